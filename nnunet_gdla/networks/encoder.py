@@ -1,0 +1,43 @@
+"""The PVTv2 encoder: timm's modules, parameters and names."""
+
+from collections.abc import Sequence
+
+import timm
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+__all__ = ["ENCODERS", "ENCODER_STRIDES", "build_encoder", "pad_to_multiple"]
+
+ENCODERS = ("pvt_v2_b0", "pvt_v2_b1", "pvt_v2_b2", "pvt_v2_b3", "pvt_v2_b4", "pvt_v2_b5")
+ENCODER_STRIDES = (4, 8, 16, 32)
+
+
+def build_encoder(name: str, input_channels: int, drop_path_rate: float) -> tuple[nn.Module, Sequence[int]]:
+    """Make a PVTv2 with random weights that returns its four feature maps.
+
+    Args:
+        name: One of `ENCODERS`.
+        input_channels: Channels of the image.
+        drop_path_rate: Stochastic depth of the last block; earlier ones grow linearly from 0.
+
+    Returns:
+        The module (B, C, H, W) -> four maps at strides 4, 8, 16, 32 (H and W multiples of 32), and their channels.
+
+    Raises:
+        ValueError: If the name is unknown or there is no input channel.
+    """
+    if name not in ENCODERS:
+        raise ValueError(f"unknown encoder {name!r}; choose one of {', '.join(ENCODERS)}")
+    if input_channels < 1:
+        raise ValueError(f"input_channels must be at least 1, got {input_channels}")
+    encoder = timm.create_model(
+        name, pretrained=False, features_only=True, in_chans=input_channels, drop_path_rate=drop_path_rate
+    )
+    return encoder, encoder.feature_info.channels()
+
+
+def pad_to_multiple(x: Tensor, multiple: int) -> Tensor:
+    """Zero-pad (B, C, H, W) at the bottom and right so that H and W become multiples."""
+    height, width = x.shape[-2:]
+    # PVTv2's spatial reductions drop border columns, or fail, on sizes that they do not divide.
+    return F.pad(x, (0, -width % multiple, 0, -height % multiple))

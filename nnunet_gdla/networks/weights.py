@@ -1,0 +1,165 @@
+"""Pretrained encoders: where a file is, what is in it, and whether all of it fits."""
+
+import os
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import safetensors.torch
+import timm
+import torch
+from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
+from safetensors import SafetensorError
+from torch import Tensor, nn
+
+from nnunet_gdla.networks.pvt_gdla import PVTGDLA
+from nnunet_gdla.networks.released import (
+    adapt_first_convolution,
+    convert_released_state_dict,
+    encoder_key,
+    strip_wrapping_prefix,
+)
+
+__all__ = [
+    "WEIGHTS_VARIABLE",
+    "convert_released_state_dict",
+    "encoder_weights_advice",
+    "find_encoder_weights",
+    "load_encoder_weights",
+]
+
+WEIGHTS_VARIABLE = "NNUNET_GDLA_ENCODER_WEIGHTS"
+_FILE_NAMES = ("model.safetensors", "pytorch_model.bin")
+_FIRST_CONVOLUTION = "patch_embed.proj.weight"
+_WRAPPERS = ("model_state_dict", "state_dict", "model", "network_weights")
+
+
+def encoder_weights_advice(encoder: str) -> str:
+    """One sentence for whoever has no file: its name, where it goes, and the switch to do without."""
+    repository = _hub_repository(encoder)
+    folder = Path(huggingface_hub.constants.HF_HUB_CACHE) / f"models--{repository.replace('/', '--')}"
+    return (
+        f"the ImageNet weights of {encoder} ({_FILE_NAMES[0]} of https://huggingface.co/{repository}) are not in the "
+        f"cache {folder} and could not be fetched; download that file elsewhere and set "
+        f"{WEIGHTS_VARIABLE}=/path/to/{_FILE_NAMES[0]}, or set {WEIGHTS_VARIABLE}=none to train from scratch"
+    )
+
+
+def find_encoder_weights(
+    encoder: str, source: str | os.PathLike[str] = "imagenet", *, fetch: bool = False
+) -> Path | None:
+    """Where the encoder's file is on this machine.
+
+    Args:
+        encoder: "pvt_v2_b0" to "pvt_v2_b5".
+        source: "imagenet" for the hub's cache, or the path of a file.
+        fetch: Download a file that the cache lacks.
+
+    Returns:
+        The file, or None if it is not here (with `fetch`: and could not be had).
+    """
+    if source != "imagenet":
+        return Path(source) if Path(source).is_file() else None
+    repository = _hub_repository(encoder)
+    for only_local in (True, False) if fetch else (True,):
+        for name in _FILE_NAMES:
+            try:
+                return Path(huggingface_hub.hf_hub_download(repository, name, local_files_only=only_local))
+            except (HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled, OSError):
+                continue  # not in the cache, or no network: the caller hears None
+    return None
+
+
+def load_encoder_weights(network: PVTGDLA, source: str | os.PathLike[str] | None) -> str:
+    """Fill the encoder of a network from a PVTv2 file; every tensor has to match, or nothing is changed.
+
+    Args:
+        network: The network whose encoder is filled; its first convolution may have any number of input channels.
+        source: "imagenet" (timm's file from the hub's cache or the hub), the path of a PVTv2 file with original, timm's
+            or feature-extractor names, or None to leave the random weights.
+
+    Returns:
+        One sentence that says what was loaded, for the log.
+
+    Raises:
+        FileNotFoundError: If the file is not there and cannot be fetched; the message says where to put it.
+        ValueError: If the file is not a checkpoint, or a tensor is missing, unknown, of another shape or not finite;
+            the message has the counts and the first three names.
+    """
+    if source is None:
+        return "encoder: random weights"
+    path = find_encoder_weights(network.encoder_name, source, fetch=True)
+    if path is None:
+        if source == "imagenet":
+            raise FileNotFoundError(encoder_weights_advice(network.encoder_name))
+        raise FileNotFoundError(
+            f"encoder weights {source} do not exist; set {WEIGHTS_VARIABLE} to a PVTv2 file, to 'imagenet' or to 'none'"
+        )
+    state = _encoder_state(_read_tensors(path))
+    encoder = network.encoder
+    note = _adapt_stem(state, network.input_channels)
+    _refuse_misfits(state, encoder, path, network.encoder_name)
+    encoder.load_state_dict(state)
+    return f"encoder: loaded all {len(state)} tensors of {network.encoder_name} from {path}{note}"
+
+
+def _hub_repository(encoder: str) -> str:
+    repository = timm.get_pretrained_cfg(encoder).hf_hub_id
+    assert repository is not None  # all six encoders have one
+    return str(repository)
+
+
+def _read_tensors(path: Path) -> Mapping[str, Any]:
+    try:
+        if path.suffix == ".safetensors":
+            return safetensors.torch.load_file(path)
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise ValueError(
+            f"{path} is not a plain file of tensors (torch.load with weights_only=True refuses it); "
+            f"save the model's state_dict() instead"
+        ) from error
+    except (RuntimeError, EOFError, OSError, SafetensorError) as error:
+        raise ValueError(f"{path} is damaged or not a checkpoint; download it again") from error
+    if not isinstance(content, Mapping):
+        raise ValueError(f"{path} holds a {type(content).__name__}, not a dictionary of tensors; save a state_dict()")
+    return content
+
+
+def _encoder_state(content: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The encoder's tensors under our names, unwrapped; a classifier head is left out."""
+    for wrapper in _WRAPPERS:
+        if isinstance(content.get(wrapper), Mapping):
+            content = content[wrapper]
+    state = strip_wrapping_prefix({name: value for name, value in content.items() if isinstance(value, Tensor)})
+    for prefix in ("backbone.", "encoder."):
+        if any(name.startswith(prefix) for name in state):
+            state = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+    return {encoder_key(name): value for name, value in state.items() if not name.startswith("head.")}
+
+
+def _adapt_stem(state: dict[str, Tensor], input_channels: int) -> str:
+    weight = state.get(_FIRST_CONVOLUTION)
+    if weight is None or weight.ndim != 4 or weight.shape[1] == input_channels or weight.shape[1] != 3:
+        return ""
+    state[_FIRST_CONVOLUTION] = adapt_first_convolution(weight, input_channels)
+    how = "the three filters summed" if input_channels == 1 else "filters repeated and scaled by 3/channels"
+    return f"; first convolution fitted from 3 to {input_channels} input channels ({how})"
+
+
+def _refuse_misfits(state: Mapping[str, Tensor], encoder: nn.Module, path: Path, name: str) -> None:
+    own = encoder.state_dict()
+    faults = {
+        "missing": [key for key in own if key not in state],
+        "unknown": [key for key in state if key not in own],
+        "of another shape": [key for key in own if key in state and own[key].shape != state[key].shape],
+        "not finite": [key for key, value in state.items() if not bool(torch.isfinite(value).all())],
+    }
+    found = [f"{len(keys)} {fault} ({', '.join(keys[:3])})" for fault, keys in faults.items() if keys]
+    if found:
+        raise ValueError(
+            f"{path} does not fit {name} ({len(own)} tensors): {'; '.join(found)}; nothing was loaded, "
+            f"use a PVTv2 file of that size"
+        )

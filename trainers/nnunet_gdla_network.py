@@ -1,0 +1,88 @@
+"""Which network a trainer builds from which plans, and what it refuses."""
+
+from collections.abc import Callable
+from typing import Any
+
+from nnunetv2.utilities.get_network_from_plans import get_network_from_plans
+from nnunetv2.utilities.plans_handling.plans_handler import ConfigurationManager, PlansManager
+from torch import nn
+
+from nnunet_gdla.errors import UserError
+from nnunet_gdla.networks import PVTGDLA
+
+__all__ = ["DEFAULT_ENCODER", "NetworkBuilder", "encoder_of", "network_builder", "refuse_unsupported"]
+
+DEFAULT_ENCODER = "pvt_v2_b2"
+NetworkBuilder = Callable[[PlansManager, ConfigurationManager, int, int, bool], nn.Module]
+
+
+def refuse_unsupported(configuration_manager: ConfigurationManager, name: str) -> None:
+    """Raise a UserError for 3D configurations and cascades."""
+    patch_size = list(configuration_manager.patch_size)
+    if len(patch_size) == 2 and configuration_manager.previous_stage_name is None:
+        return
+    what = "a cascade" if configuration_manager.previous_stage_name is not None else f"{len(patch_size)}D"
+    raise UserError(
+        f"{name} is {what} (patch size {patch_size}), which nnunet_gdla does not support; supported are 2D "
+        f"configurations without a previous stage: train '2d' with this trainer, or use a stock trainer for {name}"
+    )
+
+
+def network_builder(decoder: str, encoder: str | None) -> NetworkBuilder:
+    """Make a trainer's `build_network_architecture`.
+
+    Args:
+        decoder: The decoder that the trainer's name stands for.
+        encoder: The encoder that its name fixes; None: the plans' own, or `DEFAULT_ENCODER` on stock plans.
+    """
+
+    def build_network_architecture(
+        plans_manager: PlansManager,
+        configuration_manager: ConfigurationManager,
+        num_input_channels: int,
+        num_output_channels: int,
+        enable_deep_supervision: bool = True,
+    ) -> nn.Module:
+        """Build the plans' network if it is one of ours, else PVTGDLA; random weights, nothing is read from disk."""
+        refuse_unsupported(configuration_manager, "this configuration")
+        if not _is_ours(configuration_manager):
+            return PVTGDLA(
+                num_input_channels,
+                num_output_channels,
+                encoder=encoder or DEFAULT_ENCODER,
+                decoder=decoder,  # type: ignore[arg-type]
+                deep_supervision=enable_deep_supervision,
+            )
+        _refuse_conflict(plans_manager, configuration_manager.network_arch_init_kwargs, decoder, encoder)
+        return get_network_from_plans(  # type: ignore[no-any-return]
+            configuration_manager.network_arch_class_name,
+            configuration_manager.network_arch_init_kwargs,
+            configuration_manager.network_arch_init_kwargs_req_import,
+            num_input_channels,
+            num_output_channels,
+            allow_init=True,
+            deep_supervision=enable_deep_supervision,
+        )
+
+    return build_network_architecture
+
+
+def encoder_of(configuration_manager: ConfigurationManager, encoder: str | None) -> str:
+    """Name of the encoder that a trainer builds from a configuration."""
+    if not _is_ours(configuration_manager):
+        return encoder or DEFAULT_ENCODER
+    return str(configuration_manager.network_arch_init_kwargs.get("encoder", DEFAULT_ENCODER))
+
+
+def _is_ours(configuration_manager: ConfigurationManager) -> bool:
+    return str(configuration_manager.network_arch_class_name).startswith("nnunet_gdla.")
+
+
+def _refuse_conflict(plans: PlansManager, arguments: dict[str, Any], decoder: str, encoder: str | None) -> None:
+    planned = (arguments.get("decoder", "gdla"), arguments.get("encoder", DEFAULT_ENCODER))
+    for part, wanted, found in zip(("decoder", "encoder"), (decoder, encoder), planned, strict=True):
+        if wanted is not None and wanted != found:
+            raise UserError(
+                f"the trainer's name stands for {part} {wanted!r}, the plans {plans.plans_name!r} name {part} "
+                f"{found!r}; use the trainer that fits these plans, or stock plans (-p nnUNetPlans) with this trainer"
+            )

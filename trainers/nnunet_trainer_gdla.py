@@ -1,0 +1,191 @@
+"""nnUNetTrainerGDLA: the paper's recipe on nnU-Net's data pipeline."""
+
+from copy import deepcopy
+from typing import Any, ClassVar
+
+import torch
+import torch.distributed as dist
+from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer
+from nnunetv2.utilities.helpers import dummy_context
+from nnunetv2.utilities.plans_handling.plans_handler import PlansManager
+from torch import Tensor, nn
+from torch._dynamo import OptimizedModule
+
+from nnunet_gdla.errors import TrainingStopped
+from nnunet_gdla.losses import BoundaryDoULoss
+from nnunet_gdla.networks import PVTGDLA
+from nnunet_gdla.trainers.nnunet_gdla_finite import first_non_finite
+from nnunet_gdla.trainers.nnunet_gdla_network import encoder_of, network_builder, refuse_unsupported
+from nnunet_gdla.trainers.nnunet_gdla_pretrained import fill_encoder, require_encoder_weights
+from nnunet_gdla.trainers.nnunet_gdla_schedule import WarmupCosine
+from nnunet_gdla.trainers.nnunet_gdla_supervision import output_scales, supervise
+
+__all__ = ["nnUNetTrainerGDLA"]
+
+_CPU = torch.device("cpu")
+_CUDA = torch.device("cuda")
+
+
+class nnUNetTrainerGDLA(nnUNetTrainer):
+    """PVT-GDLA trained with AdamW, warm-up and cosine per step, and boundary DoU loss on all four outputs.
+
+    The network is the plans' own where they name one of ours, else PVTGDLA with its defaults. The paper sums four
+    losses at full resolution; here each output meets nnU-Net's target at its own resolution, weighted 1, 1/2, 1/4, 1/8
+    (over their sum). `NNUNET_GDLA_ENCODER_WEIGHTS` says what the encoder of a fresh training starts from.
+
+    Subclasses may set `decoder` and `encoder` in their class body; `num_epochs`, `num_iterations_per_epoch`,
+    `initial_lr` and the like after `super().__init__`, as with any nnU-Net trainer.
+    """
+
+    decoder: ClassVar[str] = "gdla"
+    encoder: ClassVar[str | None] = None
+    gradient_norm: ClassVar[float] = 1.0
+
+    build_network_architecture = staticmethod(network_builder("gdla", None))
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:  # noqa: ANN401
+        super().__init_subclass__(**kwargs)
+        own = cls.__dict__
+        if ("decoder" in own or "encoder" in own) and "build_network_architecture" not in own:
+            # A static method, because nnU-Net's predictor calls it on the class; so it cannot look at `cls` itself.
+            cls.build_network_architecture = staticmethod(network_builder(cls.decoder, cls.encoder))
+
+    def __init__(
+        self,
+        plans: dict[str, Any],
+        configuration: str,
+        fold: int,
+        dataset_json: dict[str, Any],
+        device: torch.device = _CUDA,
+    ) -> None:
+        refuse_unsupported(PlansManager(deepcopy(plans)).get_configuration(configuration), configuration)
+        super().__init__(plans, configuration, fold, dataset_json, device)
+        self.initial_lr = 5e-4
+        self.weight_decay = 1e-4
+        self.num_epochs = 250
+        self.save_every = 5
+        self._iteration = 0
+
+    def configure_optimizers(self) -> tuple[torch.optim.Optimizer, WarmupCosine]:
+        """AdamW without decay on 1-D parameters, biases and lambda; the schedule reads the counts when it is used."""
+        decayed, plain = [], []
+        for name, parameter in self.network.named_parameters():
+            if parameter.requires_grad:
+                (plain if parameter.ndim <= 1 or "lambda" in name else decayed).append(parameter)
+        groups = [{"params": decayed, "weight_decay": self.weight_decay}, {"params": plain, "weight_decay": 0.0}]
+        fused = True if self.device.type == "cpu" else None
+        optimizer = torch.optim.AdamW(groups, lr=self.initial_lr, betas=(0.9, 0.999), fused=fused)
+        return optimizer, WarmupCosine(
+            optimizer, lambda: (self.num_epochs, self.num_iterations_per_epoch, self.initial_lr)
+        )
+
+    def _get_deep_supervision_scales(self) -> list[list[float]] | None:
+        return output_scales(self.configuration_manager.patch_size) if self.enable_deep_supervision else None
+
+    def _build_loss(self) -> nn.Module:
+        labels = self.label_manager
+        loss = BoundaryDoULoss(
+            activation="sigmoid" if labels.has_regions else "softmax",
+            ignore_label=labels.ignore_label,
+            regions=labels.has_regions,
+            ddp=self.is_ddp,
+        )
+        return supervise(loss, self.enable_deep_supervision)
+
+    def on_train_start(self) -> None:
+        """Fill the encoder of a fresh training; a checkpoint or -pretrained_weights has initialised already."""
+        if not self.was_initialized:
+            require_encoder_weights(
+                encoder_of(self.configuration_manager, self.encoder), is_ddp=self.is_ddp, rank=self.local_rank
+            )
+            self.initialize()
+            self.print_to_log_file(fill_encoder(self._bare_network()))
+        super().on_train_start()
+
+    def _bare_network(self) -> PVTGDLA:
+        network = self.network.module if self.is_ddp else self.network
+        return network._orig_mod if isinstance(network, OptimizedModule) else network  # type: ignore[return-value]
+
+    def on_train_epoch_start(self) -> None:
+        """Set the rate of the epoch's first step and log it with all its digits."""
+        super().on_train_epoch_start()
+        self._iteration = 0
+        # nnU-Net's own line rounds to five decimals, which shows a warm-up as 0.
+        self.print_to_log_file(f"learning rate of the first step: {self.optimizer.param_groups[0]['lr']:.6e}")
+
+    def train_step(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """One optimiser step at its own learning rate.
+
+        Raises:
+            TrainingStopped: If the loss, or without AMP a gradient, is not finite, or CUDA memory runs out.
+        """
+        self.lr_scheduler.step(self.current_epoch, self._iteration)
+        data = batch["data"].to(self.device, non_blocking=True)
+        target = [part.to(self.device, non_blocking=True) for part in _as_list(batch["target"])]
+        self.optimizer.zero_grad(set_to_none=True)
+        try:
+            with torch.autocast("cuda") if self.device.type == "cuda" else dummy_context():
+                loss = self.loss(self.network(data), target if self.enable_deep_supervision else target[0])
+            self._stop_unless_finite(loss.detach(), batch, "training")
+            self._update(loss, batch)
+        except torch.OutOfMemoryError as error:
+            raise TrainingStopped(self._out_of_memory()) from error
+        self._iteration += 1
+        return {"loss": loss.detach().cpu().numpy()}
+
+    def _update(self, loss: Tensor, batch: dict[str, Any]) -> None:
+        if self.grad_scaler is not None:
+            self.grad_scaler.scale(loss).backward()
+            self.grad_scaler.unscale_(self.optimizer)
+            nn.utils.clip_grad_norm_(self.network.parameters(), self.gradient_norm)
+            # The scaler leaves out a step whose gradients overflow.
+            self.grad_scaler.step(self.optimizer)
+            self.grad_scaler.update()
+            return
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(self.network.parameters(), self.gradient_norm)
+        self._stop_unless_finite(norm, batch, "gradient of the training")
+        self.optimizer.step()
+
+    def validation_step(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """nnU-Net's own step; its loss has to be finite too.
+
+        Raises:
+            TrainingStopped: If it is not, or CUDA memory runs out.
+        """
+        try:
+            result: dict[str, Any] = super().validation_step(batch)
+        except torch.OutOfMemoryError as error:
+            raise TrainingStopped(self._out_of_memory()) from error
+        self._stop_unless_finite(torch.as_tensor(result["loss"], device=self.device), batch, "validation")
+        return result
+
+    def _stop_unless_finite(self, value: Tensor, batch: dict[str, Any], phase: str) -> None:
+        finite = torch.isfinite(value).all().float()
+        here = bool(finite)
+        if self.is_ddp:
+            # Every rank has to leave together, or the others wait for it for ever.
+            dist.all_reduce(finite, op=dist.ReduceOp.MIN)
+        if bool(finite):
+            return
+        cases = [str(case) for case in batch.get("keys", [])]
+        where = "on another GPU"
+        if not here:
+            where = first_non_finite(self._bare_network(), batch["data"].to(self.device), cases)
+        raise TrainingStopped(
+            f"the {phase} loss is not finite in epoch {self.current_epoch}, step {self._iteration}, cases "
+            f"{', '.join(cases)}; first non-finite tensor: {where}. Nothing was saved from this epoch; check these "
+            f"cases with 'nnunet-gdla doctor -d {self.plans_manager.dataset_name}'"
+        )
+
+    def _out_of_memory(self) -> str:
+        patch, batch = list(self.configuration_manager.patch_size), self.batch_size
+        return (
+            f"CUDA ran out of memory with patch size {patch} and batch size {batch}; plan for this GPU with "
+            f"'nnUNetv2_plan_experiment -d {self.plans_manager.dataset_name} -pl nnUNetPlannerGDLA "
+            f"-gpu_memory_target GB' and train with '-p nnUNetGDLAPlans', or use a smaller encoder (nnUNetTrainerGDLA_B0)"
+        )
+
+
+def _as_list(target: Tensor | list[Tensor]) -> list[Tensor]:
+    return target if isinstance(target, list) else [target]
