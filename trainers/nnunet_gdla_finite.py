@@ -40,7 +40,8 @@ def _first_bad_output(network: nn.Module, data: Tensor) -> str | None:
 
     handles = [watch(name, module) for name, module in network.named_modules()]
     try:
-        with torch.no_grad():
+        # In the precision of the training, or what overflowed there would look sound here.
+        with torch.no_grad(), torch.autocast(data.device.type, enabled=data.is_cuda):
             network(data)
     finally:
         for handle in handles:

@@ -54,7 +54,7 @@ def network_builder(decoder: str, encoder: str | None) -> NetworkBuilder:
                 deep_supervision=enable_deep_supervision,
             )
         _refuse_conflict(plans_manager, configuration_manager.network_arch_init_kwargs, decoder, encoder)
-        return get_network_from_plans(  # type: ignore[no-any-return]
+        return get_network_from_plans(
             configuration_manager.network_arch_class_name,
             configuration_manager.network_arch_init_kwargs,
             configuration_manager.network_arch_init_kwargs_req_import,

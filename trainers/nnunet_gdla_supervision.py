@@ -42,4 +42,4 @@ class SupervisedOutputs(DeepSupervisionWrapper):  # type: ignore[misc]
                 f"network outputs of sizes {found} and targets of sizes {wanted} must agree and be "
                 f"{len(self.weight_factors)}; do the plans' strides fit this network?"
             )
-        return super().forward(outputs, targets)  # type: ignore[no-any-return]
+        return super().forward(outputs, targets)

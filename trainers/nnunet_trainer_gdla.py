@@ -68,7 +68,8 @@ class nnUNetTrainerGDLA(nnUNetTrainer):
 
     def configure_optimizers(self) -> tuple[torch.optim.Optimizer, WarmupCosine]:
         """AdamW without decay on 1-D parameters, biases and lambda; the schedule reads the counts when it is used."""
-        decayed, plain = [], []
+        decayed: list[nn.Parameter] = []
+        plain: list[nn.Parameter] = []
         for name, parameter in self.network.named_parameters():
             if parameter.requires_grad:
                 (plain if parameter.ndim <= 1 or "lambda" in name else decayed).append(parameter)
@@ -183,7 +184,8 @@ class nnUNetTrainerGDLA(nnUNetTrainer):
         return (
             f"CUDA ran out of memory with patch size {patch} and batch size {batch}; plan for this GPU with "
             f"'nnUNetv2_plan_experiment -d {self.plans_manager.dataset_name} -pl nnUNetPlannerGDLA "
-            f"-gpu_memory_target GB' and train with '-p nnUNetGDLAPlans', or use a smaller encoder (nnUNetTrainerGDLA_B0)"
+            f"-gpu_memory_target GB' and train with '-p nnUNetGDLAPlans', or use a smaller "
+            f"encoder (nnUNetTrainerGDLA_B0)"
         )
 
 

@@ -53,7 +53,7 @@ class SoftmaxAttention(nn.Module):
         if self.rope:
             q, k = rotate_by_position(q), rotate_by_position(k)
         out = F.scaled_dot_product_attention(q, k, v)
-        return self.out_proj(rearrange(out, "b h n d -> b n (h d)"))  # type: ignore[no-any-return]
+        return self.out_proj(rearrange(out, "b h n d -> b n (h d)"))
 
 
 class LinearAttention(nn.Module):
@@ -85,7 +85,7 @@ class LinearAttention(nn.Module):
             acc = torch.promote_types(q.dtype, torch.float32)
             q, k = (rotate_by_position(elu_plus_one(part.to(acc))) for part in (q, k))
         out = linear_attention(q, k, v, feature_map=None if self.rope else "elu1")
-        return self.out_proj(rearrange(out, "b h n d -> b n (h d)"))  # type: ignore[no-any-return]
+        return self.out_proj(rearrange(out, "b h n d -> b n (h d)"))
 
 
 class DifferentialAttention(nn.Module):
@@ -128,7 +128,7 @@ class DifferentialAttention(nn.Module):
         if self.rope:
             q, k = (torch.cat([rotate_by_position(half) for half in part.chunk(2, -1)], -1) for part in (q, k))
         out = self.norm(differential_attention(q, k, v, self._lambda())) * (1 - self.lambda_init)
-        return self.out_proj(rearrange(out, "b h n d -> b n (h d)"))  # type: ignore[no-any-return]
+        return self.out_proj(rearrange(out, "b h n d -> b n (h d)"))
 
     def _lambda(self) -> Tensor:
         with torch.autocast(self.lambda_q1.device.type, enabled=False):

@@ -28,7 +28,9 @@ def build_feed_forward(name: str, dim: int, mlp_ratio: float) -> nn.Module:
 
 
 class GDLABlock(nn.Module):
-    r"""$t = x + \mathrm{GDLA}(\mathrm{SiLU}(\mathrm{conv}_{3}(\mathrm{LN}\,x)))$, then $t + \mathrm{FFN}(\mathrm{LN}\,t)$.
+    r"""The decoder block of PVT-GDLA.
+
+    $$t = x + \mathrm{GDLA}(\mathrm{SiLU}(\mathrm{conv}_3(\mathrm{LN}\,x))),\; y = t + \mathrm{FFN}(\mathrm{LN}\,t).$$
 
     Args:
         dim: Channels.

@@ -30,7 +30,7 @@ class Mlp(nn.Module):
 
     def forward(self, x: Float[Tensor, "B N C"], grid: tuple[int, ...] | None = None) -> Float[Tensor, "B N C"]:
         """Map every token by itself; `grid` is not used."""
-        return self.fc2(F.gelu(self.fc1(x)))  # type: ignore[no-any-return]
+        return self.fc2(F.gelu(self.fc1(x)))
 
 
 class SwiGLU(nn.Module):
@@ -49,7 +49,7 @@ class SwiGLU(nn.Module):
     def forward(self, x: Float[Tensor, "B N C"], grid: tuple[int, ...] | None = None) -> Float[Tensor, "B N C"]:
         """Map every token by itself; `grid` is not used."""
         value, gate = self.fc1(x).chunk(2, dim=-1)
-        return self.fc2(value * F.silu(gate))  # type: ignore[no-any-return]
+        return self.fc2(value * F.silu(gate))
 
 
 class MixFFN(nn.Module):
@@ -78,4 +78,4 @@ class MixFFN(nn.Module):
         check_grid(x, grid, self.spatial_dims)
         mixed = to_tokens(self.depthwise(to_grid(F.silu(self.expand(x)), grid)))
         value, gate = torch.chunk(mixed, 2, dim=-1)
-        return self.project(value * F.silu(gate))  # type: ignore[no-any-return]
+        return self.project(value * F.silu(gate))

@@ -93,7 +93,7 @@ class GatedDifferentialLinearAttention(nn.Module):
         if self.local_depthwise is not None and self.local_pointwise is not None:
             local = to_tokens(self.local_pointwise(self.local_depthwise(to_grid(projected, grid))))
             mixed = torch.cat([mixed, self._attend(local, self.lambda_local)], dim=-1)
-        return self.out_proj(mixed)  # type: ignore[no-any-return]
+        return self.out_proj(mixed)
 
     def _attend(self, projected: Tensor, lam: Tensor | None) -> Tensor:
         parts = rearrange(projected, "b n (p h d) -> p b h n d", p=self.num_parts, h=self.num_heads)

@@ -1,7 +1,7 @@
 """The decoder: three upsampling stages with an attention block each, and the segmentation heads."""
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -147,6 +147,7 @@ class Decoder(nn.Module):
             for source, target in steps
         )
         self.blocks = nn.ModuleList(blocks)
+        self.num_classes = num_classes
         self.seg_layers = nn.ModuleList(nn.Conv2d(c, num_classes, 1) for c in (fine, middle, coarse, deepest))
         self.deep_supervision = deep_supervision
         self.seg_layers[1:].requires_grad_(deep_supervision)
@@ -167,7 +168,7 @@ class Decoder(nn.Module):
 
     def _full_resolution(self, finest: Tensor, stem: Tensor) -> Tensor:
         """head(upsample(finest) + stem), with the head moved before the upsampling, with which it commutes."""
-        head = self.seg_layers[0]
+        head = cast(nn.Conv2d, self.seg_layers[0])
         height, width = stem.shape[-2:]
         coarse = F.conv2d(finest, head.weight)
         fine = F.interpolate(

@@ -1,6 +1,6 @@
 """The PVTv2 encoder: timm's modules, parameters and names."""
 
-from collections.abc import Sequence
+from typing import Any
 
 import timm
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ ENCODERS = ("pvt_v2_b0", "pvt_v2_b1", "pvt_v2_b2", "pvt_v2_b3", "pvt_v2_b4", "pv
 ENCODER_STRIDES = (4, 8, 16, 32)
 
 
-def build_encoder(name: str, input_channels: int, drop_path_rate: float) -> tuple[nn.Module, Sequence[int]]:
+def build_encoder(name: str, input_channels: int, drop_path_rate: float) -> tuple[nn.Module, list[int]]:
     """Make a PVTv2 with random weights that returns its four feature maps.
 
     Args:
@@ -30,10 +30,10 @@ def build_encoder(name: str, input_channels: int, drop_path_rate: float) -> tupl
         raise ValueError(f"unknown encoder {name!r}; choose one of {', '.join(ENCODERS)}")
     if input_channels < 1:
         raise ValueError(f"input_channels must be at least 1, got {input_channels}")
-    encoder = timm.create_model(
+    encoder: Any = timm.create_model(
         name, pretrained=False, features_only=True, in_chans=input_channels, drop_path_rate=drop_path_rate
     )
-    return encoder, encoder.feature_info.channels()
+    return encoder, list(encoder.feature_info.channels())
 
 
 def pad_to_multiple(x: Tensor, multiple: int) -> Tensor:

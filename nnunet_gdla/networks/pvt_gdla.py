@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any, cast
 
 from torch import Tensor, nn
 
@@ -75,8 +76,7 @@ class PVTGDLA(nn.Module):
         if num_classes < 1:
             raise ValueError(f"num_classes must be at least 1, got {num_classes}")
         self.encoder, channels = build_encoder(encoder, input_channels, drop_path_rate)
-        self.input_channels = input_channels
-        self.encoder_name = encoder
+        self.input_channels, self.encoder_name, self.encoder_channels = input_channels, encoder, channels
         heads = _check_heads(num_heads, channels)
         blocks = [
             build_block(
@@ -113,7 +113,7 @@ class PVTGDLA(nn.Module):
         if x.ndim != 4 or x.shape[1] != self.input_channels:
             raise ValueError(f"expected an image batch (B, {self.input_channels}, H, W), got {tuple(x.shape)}")
         features = self.encoder(pad_to_multiple(x, ENCODER_STRIDES[-1]))
-        return self.decoder(features, self.stem(x))  # type: ignore[no-any-return]
+        return self.decoder(features, self.stem(x))
 
     @staticmethod
     def output_sizes(patch_size: Sequence[int]) -> list[tuple[int, ...]]:
@@ -122,14 +122,14 @@ class PVTGDLA(nn.Module):
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         """Recompute the encoder's blocks in the backward pass: less memory, about a third more time."""
-        self.encoder.set_grad_checkpointing(enable)
+        cast(Any, self.encoder).set_grad_checkpointing(enable)
 
     def compute_conv_feature_map_size(self, patch_size: Sequence[int]) -> int:
         """Number of feature-map elements of one image, the figure by which nnU-Net's planner sizes its batch."""
         height, width = (math.ceil(edge / 32) * 32 for edge in patch_size)
         pixels = height * width
-        channels = self.encoder.feature_info.channels()
-        elements = pixels * (2 * self.input_channels + 3 * channels[0] + 2 * self.decoder.seg_layers[0].out_channels)
+        channels = self.encoder_channels
+        elements = pixels * (2 * self.input_channels + 3 * channels[0] + 2 * self.decoder.num_classes)
         for stage, (dim, stride) in enumerate(zip(channels, ENCODER_STRIDES, strict=True)):
             blocks = getattr(self.encoder, f"stages_{stage}").blocks
             hidden = blocks[0].mlp.fc1.out_features

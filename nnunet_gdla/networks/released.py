@@ -65,7 +65,7 @@ def adapt_first_convolution(weight: Tensor, input_channels: int) -> Tensor:
     """
     if weight.shape[1] == input_channels:
         return weight
-    return adapt_input_conv(input_channels, weight)  # type: ignore[no-any-return]
+    return adapt_input_conv(input_channels, weight)
 
 
 def convert_released_state_dict(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -106,9 +106,9 @@ def load_encoder_weights(network: PVTGDLA, source: str | os.PathLike[str] | None
 
 
 def _hub_repository(encoder: str) -> str:
-    repository = timm.get_pretrained_cfg(encoder).hf_hub_id
-    assert repository is not None  # all six encoders have one
-    return str(repository)
+    config = timm.get_pretrained_cfg(encoder)
+    assert config is not None  # all six encoders have one
+    return str(config.hf_hub_id)
 
 
 def _read_tensors(path: Path) -> Mapping[str, Any]:

@@ -1,0 +1,1 @@
+"""Scripts behind every measured claim; each prints a table."""
