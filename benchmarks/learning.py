@@ -4,8 +4,8 @@
     python -m benchmarks.learning -d 904 --results learning.jsonl
 
 Trains every trainer with every seed for a fixed number of iterations on fold 0 (stock plan, batch size edited), through
-nnU-Net's own training loop, and prints the pseudo Dice of the last epoch per class, their mean over seeds and the seconds
-of 60 iterations. Finished runs are read back from the results file, so that a stopped script goes on where it was.
+nnU-Net's own training loop, and prints the pseudo Dice of the last epoch per class, their mean over seeds and the
+seconds of 60 iterations. Finished runs are read back from the results file: a stopped script goes on.
 """
 
 import argparse

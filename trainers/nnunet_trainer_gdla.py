@@ -127,7 +127,6 @@ class nnUNetTrainerGDLA(nnUNetTrainer):
         try:
             with torch.autocast("cuda") if self.device.type == "cuda" else dummy_context():
                 loss = self.loss(self.network(data), target if self.enable_deep_supervision else target[0])
-            self._stop_unless_finite(loss.detach(), batch, "training")
             self._update(loss, batch)
         except torch.OutOfMemoryError as error:
             raise TrainingStopped(self._out_of_memory()) from error
@@ -135,17 +134,18 @@ class nnUNetTrainerGDLA(nnUNetTrainer):
         return {"loss": loss.detach().cpu().numpy()}
 
     def _update(self, loss: Tensor, batch: dict[str, Any]) -> None:
+        (loss if self.grad_scaler is None else self.grad_scaler.scale(loss)).backward()
+        # Looked at behind the backward pass: a look waits for the GPU, which would idle in front of it.
+        self._stop_unless_finite(loss.detach(), batch, "training loss")
         if self.grad_scaler is not None:
-            self.grad_scaler.scale(loss).backward()
             self.grad_scaler.unscale_(self.optimizer)
             nn.utils.clip_grad_norm_(self.network.parameters(), self.gradient_norm)
             # The scaler leaves out a step whose gradients overflow.
             self.grad_scaler.step(self.optimizer)
             self.grad_scaler.update()
             return
-        loss.backward()
         norm = nn.utils.clip_grad_norm_(self.network.parameters(), self.gradient_norm)
-        self._stop_unless_finite(norm, batch, "gradient of the training")
+        self._stop_unless_finite(norm, batch, "training gradient")
         self.optimizer.step()
 
     def validation_step(self, batch: dict[str, Any]) -> dict[str, Any]:
@@ -158,10 +158,10 @@ class nnUNetTrainerGDLA(nnUNetTrainer):
             result: dict[str, Any] = super().validation_step(batch)
         except torch.OutOfMemoryError as error:
             raise TrainingStopped(self._out_of_memory()) from error
-        self._stop_unless_finite(torch.as_tensor(result["loss"], device=self.device), batch, "validation")
+        self._stop_unless_finite(torch.as_tensor(result["loss"], device=self.device), batch, "validation loss")
         return result
 
-    def _stop_unless_finite(self, value: Tensor, batch: dict[str, Any], phase: str) -> None:
+    def _stop_unless_finite(self, value: Tensor, batch: dict[str, Any], what: str) -> None:
         finite = torch.isfinite(value).all().float()
         here = bool(finite)
         if self.is_ddp:
@@ -174,7 +174,7 @@ class nnUNetTrainerGDLA(nnUNetTrainer):
         if not here:
             where = first_non_finite(self._bare_network(), batch["data"].to(self.device), cases)
         raise TrainingStopped(
-            f"the {phase} loss is not finite in epoch {self.current_epoch}, step {self._iteration}, cases "
+            f"the {what} is not finite in epoch {self.current_epoch}, step {self._iteration}, cases "
             f"{', '.join(cases)}; first non-finite tensor: {where}. Nothing was saved from this epoch; check these "
             f"cases with 'nnunet-gdla doctor -d {self.plans_manager.dataset_name}'"
         )

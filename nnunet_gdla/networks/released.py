@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from timm.models import adapt_input_conv
@@ -68,12 +69,11 @@ def adapt_first_convolution(weight: Tensor, input_channels: int) -> Tensor:
     return adapt_input_conv(input_channels, weight)
 
 
-def convert_released_state_dict(state_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def convert_released_state_dict(state_dict: Mapping[str, Any]) -> dict[str, Tensor]:
     """Map the authors' released checkpoint to the names and shapes of `PVTGDLA`.
 
     Args:
-        state_dict: The released tensors by name, or a checkpoint that holds them under `model_state_dict`. Parts of a
-            network (single modules without a prefix) are mapped as far as their names tell what they are.
+        state_dict: The released tensors by name, or a checkpoint that holds them under `model_state_dict`.
 
     Returns:
         Tensors for `PVTGDLA.load_state_dict`. A three-channel encoder stem of a model for one channel, which saw its
