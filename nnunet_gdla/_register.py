@@ -7,8 +7,6 @@ name. Our folder holds one such file, which answers for our names only. Planners
 It imports nothing that Python has not imported already, `typing` included, because every start of Python pays for it.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 
@@ -72,8 +70,8 @@ class _PlanningFinder:
     """Lets the other finders find nnU-Net's planning module and adds our planners to it once it has run."""
 
     def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
+        self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
+    ) -> "ModuleSpec | None":
         if name != PLANNING_MODULE:
             return None
         for finder in sys.meta_path:
@@ -91,13 +89,13 @@ class _PlanningFinder:
 class _PlanningLoader:
     """The planning module's own loader, with one step after it."""
 
-    def __init__(self, loader: Any) -> None:  # noqa: ANN401 - loaders share no type
+    def __init__(self, loader: "Any") -> None:  # noqa: ANN401 - loaders share no type
         self._loader = loader
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+    def __getattr__(self, name: str) -> "Any":  # noqa: ANN401
         return getattr(self._loader, name)
 
-    def exec_module(self, module: ModuleType) -> None:
+    def exec_module(self, module: "ModuleType") -> None:
         module.__loader__ = self._loader
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
@@ -105,13 +103,13 @@ class _PlanningLoader:
         _offer_planners(module)
 
 
-def _offer_planners(module: ModuleType) -> None:
+def _offer_planners(module: "ModuleType") -> None:
     """Let `module` answer for our planners' names, which nnU-Net asks it for with `hasattr`."""
     own = vars(module).get("__getattr__")
     if getattr(own, "offers_our_planners", False):
         return
 
-    def __getattr__(name: str) -> Any:  # noqa: ANN401, N807 - the name is Python's (PEP 562)
+    def __getattr__(name: str) -> "Any":  # noqa: ANN401, N807 - the name is Python's (PEP 562)
         if name.startswith("nnUNetPlanner"):
             import nnunet_gdla.plans as plans
 

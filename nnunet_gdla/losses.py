@@ -192,7 +192,10 @@ def _boundary(values: Shaped[Tensor, "B R H W"], valid: Bool[Tensor, "B 1 H W"] 
 
 
 def _count(member: Bool[Tensor, "B K H W"], boundary: Bool[Tensor, "B R H W"]) -> Shaped[Tensor, "2 K"]:
-    return torch.stack([member.sum((0, 2, 3)), (member & boundary).sum((0, 2, 3))])
+    # On a CPU a sum first widens every pixel to the sum's dtype; 16 bits hold the sum of a row.
+    row = torch.int16 if member.shape[3] < 2**15 else torch.int64
+    size_K, boundary_K = (mask.sum(3, dtype=row).sum((0, 2)) for mask in (member, member & boundary))
+    return torch.stack([size_K, boundary_K])
 
 
 def _mean_dou(sums: Float[Tensor, "4 K"], alpha_cap: float, eps: float) -> Float[Tensor, ""]:
@@ -232,8 +235,10 @@ class _OverlapSums(torch.autograd.Function):
             p_BKHW = p_BKHW.masked_fill(~valid, 0)
         ctx.save_for_backward(p_BKHW, member)
         ctx.activation, ctx.dtype = activation, net_output.dtype
-        overlap_K = (p_BKHW * member.to(acc)).sum((0, 2, 3))
-        return torch.stack([overlap_K, p_BKHW.square().sum((0, 2, 3))])
+        product_BKHW = member.to(acc).mul_(p_BKHW)
+        overlap_K = product_BKHW.sum((0, 2, 3))
+        square_K = torch.mul(p_BKHW, p_BKHW, out=product_BKHW).sum((0, 2, 3))
+        return torch.stack([overlap_K, square_K])
 
     @staticmethod
     @once_differentiable

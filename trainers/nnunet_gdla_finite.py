@@ -9,7 +9,7 @@ __all__ = ["first_non_finite"]
 
 
 def first_non_finite(network: nn.Module, data: Tensor, cases: Sequence[str]) -> str:
-    """Name the first tensor that holds NaN or Inf: image, parameter or the output of a module.
+    """Name the first tensor that holds NaN or Inf: image, parameter, output of a module or gradient.
 
     Args:
         network: The network as it stands; run once more on `data` without gradients.
@@ -23,9 +23,14 @@ def first_non_finite(network: nn.Module, data: Tensor, cases: Sequence[str]) -> 
     for name, parameter in network.named_parameters():
         if not _is_finite(parameter):
             return f"parameter {name}"
+    output = _first_bad_output(network, data)
+    if output is not None:
+        return output
+    # Gradients last: a bad output makes every gradient before it bad as well.
+    for name, parameter in network.named_parameters():
         if parameter.grad is not None and not _is_finite(parameter.grad):
             return f"gradient of {name}"
-    return _first_bad_output(network, data) or "the loss alone (image, parameters and network outputs are finite)"
+    return "the loss alone (image, parameters and network outputs are finite)"
 
 
 def _first_bad_output(network: nn.Module, data: Tensor) -> str | None:
