@@ -1,0 +1,147 @@
+"""The command `nnunet-gdla`. Standard library only until a subcommand runs, so that `--help` answers at once."""
+
+import argparse
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from nnunet_gdla import __version__
+from nnunet_gdla.errors import UserError
+
+__all__ = ["main"]
+
+DESCRIPTION = "PVT-GDLA inside a stock nnU-Net: checks, a demonstration, and the settings that nnU-Net needs."
+EXAMPLES = """\
+examples:
+  nnunet-gdla doctor                 will everything work on this machine?
+  nnunet-gdla doctor -d 4            ... and is dataset 4 fit for a training?
+  nnunet-gdla demo --out demo        train and predict on made-up images, about five minutes on two CPU cores
+  eval "$(nnunet-gdla env)"          where nnU-Net does not find our trainers by itself
+
+A training is nnU-Net's own command:
+  nnUNetv2_train 4 2d 0 -tr nnUNetTrainerGDLA
+"""
+
+
+class Command(NamedTuple):
+    """One subcommand; `nnunet_gdla.commands.NAME` holds its `run(args) -> int`."""
+
+    summary: str
+    details: str
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one subcommand and return its exit code: 0 good, 1 something to mend, 2 wrong usage, 130 Ctrl-C."""
+    args = _parser().parse_args(argv)
+    try:
+        module = importlib.import_module(f"nnunet_gdla.commands.{args.command}")
+        code: int = module.run(args)
+    except UserError as error:
+        print(f"nnunet-gdla {args.command}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"\nnnunet-gdla {args.command}: stopped", file=sys.stderr)
+        return 130
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="nnunet-gdla",
+        description=DESCRIPTION,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"nnunet-gdla {__version__}")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, title="commands")
+    for name, command in COMMANDS.items():
+        subparser = subparsers.add_parser(
+            name,
+            help=command.summary,
+            description=command.details,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        command.add_arguments(subparser)
+    return parser
+
+
+def _env_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--shell", choices=("bash", "fish", "powershell"), default=None, help="default: bash, on Windows powershell"
+    )
+
+
+def _doctor_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-d", "--dataset", metavar="DATASET", help="also check this dataset: its number or its name")
+    parser.add_argument(
+        "-p", "--plans", default="nnUNetPlans", help="plans to check, if there are any (default: %(default)s)"
+    )
+    parser.add_argument("-c", "--configuration", default="2d", help="configuration of the plans (default: %(default)s)")
+    parser.add_argument("-tr", "--trainer", default="nnUNetTrainerGDLA", help="trainer to check (default: %(default)s)")
+    parser.add_argument(
+        "-device", choices=("cpu", "cuda", "mps"), default=None, help="default: cuda where there is one, else cpu"
+    )
+
+
+def _demo_arguments(parser: argparse.ArgumentParser) -> None:
+    from nnunet_gdla.commands.demo import DEFAULT_EPOCHS, DEFAULT_FOLDER
+
+    add = parser.add_argument
+    add(
+        "--out",
+        metavar="FOLDER",
+        default=DEFAULT_FOLDER,
+        help="folder for all files, new or empty (default: ./%(default)s)",
+    )
+    add("--epochs", metavar="N", type=int, default=DEFAULT_EPOCHS, help="length of the training (default: %(default)s)")
+    add("--seed", metavar="S", type=int, default=0, help="same seed and CPU, same result (default: %(default)s)")
+    add("--device", choices=("cpu", "cuda", "mps"), default="cpu", help="default: %(default)s")
+    add("--overwrite", action="store_true", help="replace what an earlier demo left in the folder")
+
+
+COMMANDS = {
+    "doctor": Command(
+        "says whether everything will work, and what to do if not",
+        """\
+Checks this Python, nnU-Net and its folders, whether our trainers and planners are found, the pretrained encoder, the
+device, and one forward and backward pass. With -d also the dataset, before hours are lost on it.
+Prints PASS, WARN or FAIL lines; the exit code is 1 if anything failed.
+
+examples:
+  nnunet-gdla doctor
+  nnunet-gdla doctor -d 4
+  nnunet-gdla doctor -d Dataset004_Hippocampus -p nnUNetGDLAPlans -tr nnUNetTrainerGDLA_B0""",
+        _doctor_arguments,
+    ),
+    "demo": Command(
+        "trains and predicts on made-up images, without any download",
+        """\
+Makes a small dataset of made-up images, plans, trains a small network from scratch, predicts images it has not seen,
+prints the Dice of each class and writes a picture. Ctrl-C stops it cleanly.
+
+examples:
+  nnunet-gdla demo
+  nnunet-gdla demo --out /tmp/demo --epochs 2""",
+        _demo_arguments,
+    ),
+    "env": Command(
+        "prints the line by which nnU-Net finds our trainers where Python does not tell it",
+        """\
+An ordinary pip install needs none of this. Where the package was installed with `pip install --target`, is found
+through PYTHONPATH, or runs with NNUNET_GDLA_NO_AUTOREGISTER=1, nnU-Net needs a variable that names our folder.
+Folders that the variable names already are kept.
+
+examples:
+  eval "$(nnunet-gdla env)"                                     bash, zsh, sh
+  nnunet-gdla env --shell fish | source
+  nnunet-gdla env --shell powershell | Invoke-Expression
+  python -m nnunet_gdla.cli env                                 where the command itself is not on the PATH""",
+        _env_arguments,
+    ),
+}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,170 @@
+"""The raw dataset, checked before hours are lost: what nnU-Net would refuse late, misread or never look at."""
+
+import contextlib
+import io
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import SimpleITK
+from nnunetv2.imageio.base_reader_writer import BaseReaderWriter
+from nnunetv2.imageio.reader_writer_registry import determine_reader_writer_from_dataset_json
+from tqdm import tqdm
+
+from nnunet_gdla.commands.case_check import UNREADABLE, CaseReport, check_case
+from nnunet_gdla.commands.dataset_files import Case, check_files, list_cases, list_training_cases
+from nnunet_gdla.commands.dataset_json import Description, check_description, describe, read_json
+from nnunet_gdla.commands.findings import Finding, Level, collapse, failed, passed, run_check, warned
+
+__all__ = ["check_dataset", "find_dataset"]
+
+FOLDERS = ("nnUNet_raw", "nnUNet_preprocessed", "nnUNet_results")
+READER_TRIALS = 5
+
+
+def find_dataset(dataset: str) -> Path | Finding:
+    """Return the raw folder of a dataset given by number or name, or the finding that says why there is none.
+
+    Args:
+        dataset: A number, e.g. "4", or a name, e.g. "Dataset004_Hippocampus".
+    """
+    raw = os.environ.get(FOLDERS[0])
+    if not raw or not Path(raw).is_dir():
+        state = f"is {raw}, which does not exist" if raw else "is not set"
+        return failed("dataset", f"nnUNet_raw {state}", "export nnUNet_raw=/path/to/nnUNet_raw")
+    present = sorted(path.name for path in Path(raw).glob("Dataset*_*") if path.is_dir())
+    if dataset in present:
+        return Path(raw) / dataset
+    names = {
+        name for name in _names_everywhere() if dataset.isdigit() and name.startswith(f"Dataset{int(dataset):03d}_")
+    }
+    if len(names) > 1:
+        fix = "nnU-Net refuses a number with two names: rename one of the folders in " + ", ".join(FOLDERS)
+        return failed("dataset", f"the number {dataset} belongs to {', '.join(sorted(names))}", fix)
+    if names & set(present):
+        return Path(raw) / names.pop()
+    there = ", ".join(present[:10]) + (" ..." if len(present) > 10 else "") if present else "no dataset at all"
+    return failed(
+        "dataset", f"{dataset} is not in {raw}", f"give the number or the full name of what is there: {there}"
+    )
+
+
+def check_dataset(folder: Path, *, num_threads: int) -> Iterator[Finding]:
+    """Yield the findings on one raw dataset, in a fixed order.
+
+    Args:
+        folder: The dataset's folder in nnUNet_raw.
+        num_threads: How many cases are read side by side.
+    """
+    content = read_json(folder / "dataset.json")
+    if isinstance(content, Finding):
+        yield content
+        return
+    findings = list(check_description(content))
+    yield from findings
+    if any(finding.level is Level.FAIL for finding in findings):
+        return  # without these promises there is nothing to compare the files with
+    description = describe(content)
+    cases = list_training_cases(folder, description)
+    yield from check_files(folder, description, cases)
+    with _quiet_readers():
+        reader = _find_reader(description, cases)
+    if isinstance(reader, Finding):
+        yield reader
+        return
+    reports = _read_all(cases, description, reader, num_threads, "reading training cases")
+    problems = collapse(finding for report in reports for finding in report.findings)
+    yield from problems
+    if reports and not problems:
+        yield passed("images and masks", f"{len(reports)} cases readable, shapes, channels and label values fit")
+    yield from run_check("labels", lambda: _check_classes(reports, description))
+    yield from _sizes(reports)
+    yield from _check_images_to_predict(folder, description, reader, num_threads)
+
+
+def _names_everywhere() -> set[str]:
+    folders = [Path(os.environ[name]) for name in FOLDERS if os.environ.get(name)]
+    return {path.name for folder in folders for path in folder.glob("Dataset*_*") if path.is_dir()}
+
+
+@contextlib.contextmanager
+def _quiet_readers() -> Iterator[None]:
+    """Keep nnU-Net's and SimpleITK's own texts off the screen; the findings say it in one line."""
+    shown = SimpleITK.ProcessObject.GetGlobalWarningDisplay()
+    SimpleITK.ProcessObject.SetGlobalWarningDisplay(False)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            yield
+    finally:
+        SimpleITK.ProcessObject.SetGlobalWarningDisplay(shown)
+
+
+def _find_reader(description: Description, cases: Sequence[Case]) -> type[BaseReaderWriter] | Finding:
+    """Return the reader that nnU-Net picks by trying the first image; a broken first file must not hide the others."""
+    examples = [case.images[0] for case in cases if case.images and case.images[0].is_file()][:READER_TRIALS]
+    for example in [*map(str, examples), None]:
+        with contextlib.suppress(*UNREADABLE), contextlib.redirect_stderr(io.StringIO()):
+            reader: type[BaseReaderWriter] = determine_reader_writer_from_dataset_json(
+                description.content, example, verbose=False
+            )
+            return reader
+    return failed(
+        "reader", f"nnU-Net has no reader for {description.ending}", "convert the images, e.g. to .png or .nii.gz"
+    )
+
+
+def _read_all(
+    cases: Sequence[Case], description: Description, reader: type[BaseReaderWriter], num_threads: int, title: str
+) -> list[CaseReport]:
+    pool = ThreadPoolExecutor(max_workers=num_threads)
+    try:
+        with _quiet_readers():
+            results = pool.map(lambda case: check_case(case, description, reader), cases)
+            return list(tqdm(results, desc=title, total=len(cases), leave=False))
+    finally:
+        pool.shutdown(cancel_futures=True)  # Ctrl-C must not wait for the cases that are still in the queue
+
+
+def _check_classes(reports: Sequence[CaseReport], description: Description) -> Iterator[Finding]:
+    masks = Counter(value for report in reports for value in report.labels)
+    ignore = description.content["labels"].get("ignore")
+    classes = {value: name for value, name in description.labels.items() if value not in (0, ignore)}
+    absent = [f"{value} ({name})" for value, name in sorted(classes.items()) if not masks[value]]
+    if not masks:
+        return  # no mask could be read; that has been reported already
+    if len(absent) == len(classes):
+        fix = "nnU-Net needs at least one foreground pixel in the dataset; check how the masks were written"
+        yield failed("labels in the masks", "every readable mask is all background", fix)
+    elif absent:
+        fix = "check how the masks were written, or remove the class from dataset.json"
+        yield warned("labels in the masks", f"no training case holds {', '.join(absent)}", fix)
+    else:
+        counts = ", ".join(f"{value} ({name}) in {masks[value]}" for value, name in sorted(classes.items()))
+        yield passed("labels in the masks", f"{counts} of {len(reports)} cases")
+
+
+def _sizes(reports: Sequence[CaseReport]) -> Iterator[Finding]:
+    shapes = [report.shape for report in reports if report.shape is not None]
+    if not shapes:
+        return
+    low, high = (" x ".join(str(pick(sides)) for sides in zip(*shapes, strict=True)) for pick in (min, max))
+    small = sum(min(shape[-2:]) < 32 for shape in shapes)
+    note = f"; {small} with a side below 32 px, which nnU-Net and the network pad with zeros" if small else ""
+    span = low if low == high else f"{low} to {high}"
+    yield passed("image sizes", f"{span} (slices x height x width){note}")
+
+
+def _check_images_to_predict(
+    folder: Path, description: Description, reader: type[BaseReaderWriter], num_threads: int
+) -> Iterator[Finding]:
+    cases = list_cases(folder / "imagesTs", None, description.ending)
+    if not cases:
+        return
+    reports = _read_all(cases, description, reader, num_threads, "reading images to predict")
+    problems = collapse(finding for report in reports for finding in report.findings)
+    for problem in problems:
+        yield Finding(problem.level, f"imagesTs, {problem.title}", problem.detail, problem.fix)
+    if not problems:
+        yield passed("imagesTs", f"{len(cases)} cases to predict, readable, {len(description.channels)} channels each")
