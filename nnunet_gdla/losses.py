@@ -121,15 +121,11 @@ class BoundaryDoULoss(nn.Module):
             raise ValueError(f"{shapes} do not fit together: the target must have {channels} channel(s), {what}")
 
     def _explain_unreadable(self, truth: "_Truth", target: Tensor, num_outputs: int) -> str:
-        if self.regions:
-            values_BKHW = target[:, :num_outputs].double()
-            wrong = (values_BKHW != 0) & (values_BKHW != 1)
-        else:
-            values_BKHW = target.double()
-            wrong = ~truth.member.any(1, keepdim=True)
+        values = (target[:, :num_outputs] if self.regions else target).double()
+        wrong = (values != 0) & (values != 1) if self.regions else ~truth.member.any(1, keepdim=True)
         if truth.valid is not None:
             wrong &= truth.valid
-        found = ", ".join(f"{value:g}" for value in sorted(set(values_BKHW[wrong].tolist()))[:3])
+        found = ", ".join(f"{value:g}" for value in sorted(set(values[wrong].tolist()))[:3])
         if self.regions:
             return f"the target's region masks hold {found}; they may hold only 0 and 1"
         return (

@@ -8,13 +8,14 @@ from torch import Tensor, nn
 __all__ = ["first_non_finite"]
 
 
-def first_non_finite(network: nn.Module, data: Tensor, cases: Sequence[str]) -> str:
+def first_non_finite(network: nn.Module, data: Tensor, cases: Sequence[str], *, gradients: bool) -> str:
     """Name the first tensor that holds NaN or Inf: image, parameter, output of a module or gradient.
 
     Args:
         network: The network as it stands; run once more on `data` without gradients.
         data: The batch (B, C, H, W).
         cases: Case ids of the batch.
+        gradients: Look at gradients too. Where the loss itself is bad they all are, and say nothing.
     """
     for index, image in enumerate(data):
         for channel, values in enumerate(image):
@@ -26,8 +27,8 @@ def first_non_finite(network: nn.Module, data: Tensor, cases: Sequence[str]) -> 
     output = _first_bad_output(network, data)
     if output is not None:
         return output
-    # Gradients last: a bad output makes every gradient before it bad as well.
-    for name, parameter in network.named_parameters():
+    # The backward pass begins at the end of the network, and so does the search for where it went wrong.
+    for name, parameter in reversed(list(network.named_parameters())) if gradients else ():
         if parameter.grad is not None and not _is_finite(parameter.grad):
             return f"gradient of {name}"
     return "the loss alone (image, parameters and network outputs are finite)"

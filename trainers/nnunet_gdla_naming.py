@@ -25,7 +25,7 @@ EXAMPLES = (
 _STEMS = ("nnUNetTrainerGDLA", "nnUNetTrainerPVTLinearAttn", "nnUNetTrainerPVTSelfAttn", "nnUNetTrainerPVTDiffAttn")
 _NAME = re.compile(
     rf"(?P<stem>{'|'.join(_STEMS)})(?:_(?P<encoder>B[01345]))?(?P<dice_ce>_DiceCE)?(?P<no_mirroring>_NoMirroring)?"
-    r"(?:_(?P<epochs>1(?=epoch)|[1-9]\d*(?=epochs))epochs?)?"
+    r"(?:_(?P<epochs>1(?=epoch)|[1-9][0-9]*(?=epochs))epochs?)?"
 )
 
 

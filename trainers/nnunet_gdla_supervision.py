@@ -26,7 +26,7 @@ def supervise(loss: nn.Module, enabled: bool) -> nn.Module:
     return SupervisedOutputs(loss, [weight / sum(weights) for weight in weights])
 
 
-class SupervisedOutputs(DeepSupervisionWrapper):  # type: ignore[misc]
+class SupervisedOutputs(DeepSupervisionWrapper):
     """nnU-Net's weighted sum over outputs, which also refuses outputs and targets that do not belong together."""
 
     def forward(self, outputs: Sequence[Tensor], targets: Sequence[Tensor]) -> Tensor:

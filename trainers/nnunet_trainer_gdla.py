@@ -137,15 +137,18 @@ class nnUNetTrainerGDLA(nnUNetTrainer):
         (loss if self.grad_scaler is None else self.grad_scaler.scale(loss)).backward()
         # Looked at behind the backward pass: a look waits for the GPU, which would idle in front of it.
         self._stop_unless_finite(loss.detach(), batch, "training loss")
+        parameters = list(self.network.parameters())
         if self.grad_scaler is not None:
             self.grad_scaler.unscale_(self.optimizer)
-            nn.utils.clip_grad_norm_(self.network.parameters(), self.gradient_norm)
+            nn.utils.clip_grad_norm_(parameters, self.gradient_norm)
             # The scaler leaves out a step whose gradients overflow.
             self.grad_scaler.step(self.optimizer)
             self.grad_scaler.update()
             return
-        norm = nn.utils.clip_grad_norm_(self.network.parameters(), self.gradient_norm)
+        # In two steps: clipping by a norm of NaN would spoil all gradients before anybody could tell which one was bad.
+        norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
         self._stop_unless_finite(norm, batch, "training gradient")
+        nn.utils.clip_grads_with_norm_(parameters, self.gradient_norm, norm)
         self.optimizer.step()
 
     def validation_step(self, batch: dict[str, Any]) -> dict[str, Any]:
@@ -169,15 +172,28 @@ class nnUNetTrainerGDLA(nnUNetTrainer):
             dist.all_reduce(finite, op=dist.ReduceOp.MIN)
         if bool(finite):
             return
-        cases = [str(case) for case in batch.get("keys", [])]
-        where = "on another GPU"
-        if not here:
-            where = first_non_finite(self._bare_network(), batch["data"].to(self.device), cases)
+        found = None if here else self._where_it_began(batch, gradients=what == "training gradient")
+        if self.is_ddp:
+            # The process that knows tells the others, for whichever speaks first is heard.
+            everybody: list[tuple[str, str] | None] = [None] * dist.get_world_size()
+            dist.all_gather_object(everybody, found)
+            found = next(answer for answer in everybody if answer is not None)
+        assert found is not None  # some process has seen the value
+        cases, where = found
         raise TrainingStopped(
-            f"the {what} is not finite in epoch {self.current_epoch}, step {self._iteration}, cases "
-            f"{', '.join(cases)}; first non-finite tensor: {where}. Nothing was saved from this epoch; check these "
-            f"cases with 'nnunet-gdla doctor -d {self.plans_manager.dataset_name}'"
+            f"the {what} is not finite in epoch {self.current_epoch}, step {self._iteration}, cases {cases}; first "
+            f"non-finite tensor: {where}. Nothing was saved from this epoch; check these cases with "
+            f"'nnunet-gdla doctor -d {self.plans_manager.dataset_name}'"
         )
+
+    def _where_it_began(self, batch: dict[str, Any], *, gradients: bool) -> tuple[str, str]:
+        """Case ids of the batch and the first non-finite tensor."""
+        cases = [str(case) for case in batch.get("keys", [])]
+        network = self._bare_network()
+        if self.is_ddp:
+            network.eval()  # or its batch normalisation would wait for processes that do not take part
+        where = first_non_finite(network, batch["data"].to(self.device), cases, gradients=gradients)
+        return ", ".join(cases), where
 
     def _out_of_memory(self) -> str:
         patch, batch = list(self.configuration_manager.patch_size), self.batch_size

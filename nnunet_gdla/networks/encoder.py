@@ -40,4 +40,9 @@ def pad_to_multiple(x: Tensor, multiple: int) -> Tensor:
     """Zero-pad (B, C, H, W) at the bottom and right so that H and W become multiples."""
     height, width = x.shape[-2:]
     # PVTv2's spatial reductions drop border columns, or fail, on sizes that they do not divide.
-    return F.pad(x, (0, -width % multiple, 0, -height % multiple))
+    return F.pad(x, (0, _round_up(width, multiple) - width, 0, _round_up(height, multiple) - height))
+
+
+def _round_up(size: int, multiple: int) -> int:
+    # Not with %, which torch.compile cannot do on a size that it has made symbolic.
+    return (size + multiple - 1) // multiple * multiple

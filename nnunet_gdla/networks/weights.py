@@ -10,7 +10,7 @@ import huggingface_hub
 import safetensors.torch
 import timm
 import torch
-from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
+from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
@@ -63,13 +63,30 @@ def find_encoder_weights(
     if source != "imagenet":
         return Path(source) if Path(source).is_file() else None
     repository = _hub_repository(encoder)
-    for only_local in (True, False) if fetch else (True,):
-        for name in _FILE_NAMES:
-            try:
-                return Path(huggingface_hub.hf_hub_download(repository, name, local_files_only=only_local))
-            except (HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled, OSError):
-                continue  # not in the cache, or no network: the caller hears None
+    cached = (_from_hub(repository, name, local_files_only=True) for name in _FILE_NAMES)
+    here = next((path for path in cached if path is not None), None)
+    return _fetch(repository) if here is None and fetch else here
+
+
+def _fetch(repository: str) -> Path | None:
+    """Download the first file that the hub has; None without network."""
+    for name in _FILE_NAMES:
+        try:
+            # Asks once, while a download asks for half a minute whether there is a network.
+            huggingface_hub.get_hf_file_metadata(huggingface_hub.hf_hub_url(repository, name), timeout=10)
+        except EntryNotFoundError:
+            continue
+        except Exception:  # noqa: BLE001 - the hub's versions bring three HTTP libraries, whose errors share no base
+            return None
+        return _from_hub(repository, name, local_files_only=False)
     return None
+
+
+def _from_hub(repository: str, name: str, *, local_files_only: bool) -> Path | None:
+    try:
+        return Path(huggingface_hub.hf_hub_download(repository, name, local_files_only=local_files_only))
+    except (HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled, OSError):
+        return None  # not in the cache, or the connection broke: the caller says what to do
 
 
 def load_encoder_weights(network: PVTGDLA, source: str | os.PathLike[str] | None) -> str:

@@ -1,0 +1,98 @@
+"""The front of `nnunet-gdla`; the subcommands have tests of their own."""
+
+import argparse
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import pytest
+
+from nnunet_gdla import __version__, cli
+from nnunet_gdla._register import shim_folder
+from nnunet_gdla.errors import TrainingStopped, UserError
+
+
+def run_command(monkeypatch: pytest.MonkeyPatch, run: Callable[[argparse.Namespace], int], *argv: str) -> int:
+    monkeypatch.setitem(sys.modules, "nnunet_gdla.commands.env", SimpleNamespace(run=run))
+    return cli.main(["env", *argv])
+
+
+def raising(error: BaseException) -> Callable[[argparse.Namespace], int]:
+    def run(args: argparse.Namespace) -> int:
+        raise error
+
+    return run
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["--version"], *([name, "--help"] for name in cli.COMMANDS)])
+def test_help_and_version_end_well(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main(argv)
+    assert end.value.code == 0
+    out = capsys.readouterr().out
+    assert __version__ in out if argv == ["--version"] else "examples:" in out
+
+
+def test_an_unknown_command_lists_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main(["docter"])
+    assert end.value.code == 2
+    error = capsys.readouterr().err
+    assert "docter" in error
+    assert all(name in error for name in cli.COMMANDS)
+
+
+def test_the_exit_code_is_the_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run_command(monkeypatch, lambda _: 1) == 1
+    assert run_command(monkeypatch, lambda _: 0) == 0
+
+
+def test_a_users_mistake_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(monkeypatch, raising(UserError("no folder /x: make it"))) == 1
+    assert capsys.readouterr().err == "nnunet-gdla env: no folder /x: make it\n"
+
+
+def test_ctrl_c_is_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(monkeypatch, raising(KeyboardInterrupt())) == 130
+    assert "stopped" in capsys.readouterr().err
+
+
+def test_a_fault_of_ours_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ZeroDivisionError):
+        run_command(monkeypatch, raising(ZeroDivisionError()))
+
+
+@pytest.mark.parametrize(("error", "kind"), [(UserError, "ValueError"), (TrainingStopped, "RuntimeError")])
+def test_uncaught_errors_for_users_print_one_sentence(error: type[SystemExit], kind: str) -> None:
+    code = f"from nnunet_gdla.errors import {error.__name__} as E; assert issubclass(E, {kind}); raise E('do this')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (1, "do this\n")
+
+
+@pytest.mark.parametrize("shell", ["bash", "fish", "powershell"])
+def test_env_names_our_folder_and_keeps_the_users(
+    shell: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("nnUNet_extTrainer", "it's mine")
+    assert cli.main(["env", "--shell", shell]) == 0
+    ours = shim_folder() + os.pathsep
+    expected = {
+        "bash": f"export nnUNet_extTrainer='{ours}it'\"'\"'s mine'\n",
+        "fish": f"set -gx nnUNet_extTrainer '{ours}it\\'s mine'\n",
+        "powershell": f"$Env:nnUNet_extTrainer = '{ours}it''s mine'\n",
+    }
+    assert capsys.readouterr().out == expected[shell]
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_bash_takes_what_env_prints() -> None:
+    code = "import os; print(os.environ['nnUNet_extTrainer'])"
+    interpreter = shlex.quote(sys.executable)
+    script = f'eval "$({interpreter} -m nnunet_gdla.cli env)" && {interpreter} -S -c {shlex.quote(code)}'
+    environment = os.environ | {"nnUNet_extTrainer": "a folder with 'quotes'"}
+    done = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, timeout=60)
+    assert done.stdout == f"{shim_folder()}{os.pathsep}a folder with 'quotes'\n"
