@@ -8,7 +8,7 @@ from torch import Tensor, nn
 __all__ = ["first_non_finite"]
 
 
-def first_non_finite(network: nn.Module, data: Tensor, cases: Sequence[str], *, gradients: bool) -> str:
+def first_non_finite(network: nn.Module, data: Tensor, cases: Sequence[str], *, gradients: bool = False) -> str:
     """Name the first tensor that holds NaN or Inf: image, parameter, output of a module or gradient.
 
     Args:
