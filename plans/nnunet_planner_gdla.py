@@ -2,8 +2,9 @@
 
 import math
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 from nnunetv2.experiment_planning.experiment_planners.default_experiment_planner import ExperimentPlanner
@@ -48,7 +49,7 @@ class nnUNetPlannerGDLA(ExperimentPlanner):
 
     @staticmethod
     def static_estimate_VRAM_usage(  # noqa: N802
-        patch_size: tuple[int, ...],
+        patch_size: Sequence[SupportsIndex],
         input_channels: int,
         output_channels: int,
         arch_class_name: str,

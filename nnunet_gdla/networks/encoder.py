@@ -33,6 +33,10 @@ def build_encoder(name: str, input_channels: int, drop_path_rate: float) -> tupl
     encoder: Any = timm.create_model(
         name, pretrained=False, features_only=True, in_chans=input_channels, drop_path_rate=drop_path_rate
     )
+    # timm starts with biases of 0: a blank image would then be 0 in every layer, and each normalisation of zeros makes
+    # the gradient up to a thousand times larger until it overflows.
+    bound = encoder.patch_embed.proj.weight[0].numel() ** -0.5
+    nn.init.uniform_(encoder.patch_embed.proj.bias, -bound, bound)
     return encoder, list(encoder.feature_info.channels())
 
 
