@@ -1,0 +1,4 @@
+"""Fixtures of the planner's tests."""
+
+from tests.trainers.nnunet_project import made_project as made_project
+from tests.trainers.nnunet_project import project as project
