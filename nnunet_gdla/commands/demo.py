@@ -22,7 +22,9 @@ from nnunet_gdla.errors import UserError
 __all__ = ["DEFAULT_EPOCHS", "DEFAULT_FOLDER", "run"]
 
 DEFAULT_FOLDER = "nnunet-gdla-demo"
-DEFAULT_EPOCHS = 25
+DEFAULT_EPOCHS = 30
+
+_TRAINING_CASES, _HELD_OUT_CASES = 32, 4
 
 _MARKER = "made_by_nnunet_gdla_demo.json"
 _MASKS = "predictions"
@@ -122,8 +124,8 @@ def _all_steps(folder: Path, args: argparse.Namespace, console: "_Console") -> d
 
     raw = folder / "nnUNet_raw" / phantom.DATASET_NAME
     settings = steps.Settings(epochs=args.epochs, seed=args.seed, device=args.device)
-    with console.step(1, "making 16 training and 4 held-out images"):
-        phantom.write_dataset(folder / "nnUNet_raw", args.seed, num_training=16, num_test=4)
+    with console.step(1, f"making {_TRAINING_CASES} training and {_HELD_OUT_CASES} held-out images"):
+        phantom.write_dataset(folder / "nnUNet_raw", args.seed, num_training=_TRAINING_CASES, num_test=_HELD_OUT_CASES)
     with steps.nnunet_settings(folder):
         with console.step(2, "planning and preprocessing with nnU-Net"):
             steps.plan_and_preprocess()
@@ -218,7 +220,7 @@ def _by_hand(folder: Path, device: str) -> str:
     assign = "set" if os.name == "nt" else "export"
     variables = steps.folder_variables(folder) | {"NNUNET_GDLA_ENCODER_WEIGHTS": "none"}
     small = {"nnUNet_def_n_proc": "1", "nnUNet_n_proc_DA": "0"} if device == "cpu" else {}
-    trainer = f"{steps.TRAINER}_4epochs"
+    trainer = f"{steps.TRAINER}_5epochs"
     model = f"{DATASET_ID} {steps.CONFIGURATION} {steps.FOLD} -tr {trainer} -p {steps.PLANS} -device {device}"
     quote = shlex.quote
     return "\n".join(

@@ -73,7 +73,7 @@ def folder_variables(folder: Path) -> dict[str, str]:
 def nnunet_settings(folder: Path) -> Iterator[None]:
     """Point nnU-Net to the demo's folders and keep it to this process; undone at the end.
 
-    Its pools become threads, because sixteen tiny images are done before one worker process has imported torch, and
+    Its pools become threads, because a few tiny images are done before one worker process has imported torch, and
     because Ctrl-C then stops everything there is.
     """
     variables = folder_variables(folder) | {

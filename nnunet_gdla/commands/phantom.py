@@ -42,7 +42,7 @@ class Case:
     label: UInt8[np.ndarray, "H W"]
 
 
-def write_dataset(raw_folder: Path, seed: int, *, num_training: int = 16, num_test: int = 4) -> Path:
+def write_dataset(raw_folder: Path, seed: int, *, num_training: int, num_test: int) -> Path:
     """Write the dataset: training cases with labels, and held-out cases whose labels nnU-Net never sees.
 
     Args:
@@ -102,9 +102,9 @@ def make_case(rng: np.random.Generator) -> Case:
     ]
     for value, distance in layers:
         cover = np.clip(0.5 - distance / 1.5, 0.0, 1.0)
-        brightness += cover * (_BACKGROUND + rng.uniform(0.18, 0.34) - brightness)
+        brightness += cover * (_BACKGROUND + rng.uniform(0.2, 0.34) - brightness)
         label[distance < 0] = value
-    noise = rng.normal(0.0, rng.uniform(0.03, 0.06), (height, width))
+    noise = rng.normal(0.0, rng.uniform(0.02, 0.05), (height, width))
     image = np.clip(brightness * _bias_field(rng, grid) + noise, 0.0, 1.0)
     return Case(image=(255.0 * image).round().astype(np.uint8), label=label)
 
@@ -155,7 +155,7 @@ def _place_shapes(rng: np.random.Generator, height: int, width: int) -> list[tup
 
 
 def _disc(rng: np.random.Generator, offset: Float64[np.ndarray, "2 H W"], radius: float) -> _Map:
-    angle, flattening = rng.uniform(0.0, np.pi), rng.uniform(0.8, 1.0)
+    angle, flattening = rng.uniform(0.0, np.pi), rng.uniform(0.85, 1.0)
     along = np.cos(angle) * offset[0] + np.sin(angle) * offset[1]
     across = np.cos(angle) * offset[1] - np.sin(angle) * offset[0]
     distance: Float64[np.ndarray, "H W"] = np.hypot(along * flattening, across) - radius * flattening
@@ -185,7 +185,7 @@ def _vessel(rng: np.random.Generator, grid: Float64[np.ndarray, "2 H W"]) -> _Ma
     t_P1 = np.linspace(0.0, 1.0, 160)[:, None]
     bezier_P4 = np.concatenate([(1 - t_P1) ** 3, 3 * t_P1 * (1 - t_P1) ** 2, 3 * t_P1**2 * (1 - t_P1), t_P1**3], axis=1)
     points_P2 = bezier_P4 @ control_42
-    half_width_P = rng.uniform(1.6, 2.2) * (1.0 - 0.4 * t_P1)
+    half_width_P = rng.uniform(1.7, 2.3) * (1.0 - 0.4 * t_P1)
     distance_PHW = np.hypot(*(grid[:, None] - points_P2.T[:, :, None, None])) - half_width_P[:, :, None]
     distance: Float64[np.ndarray, "H W"] = distance_PHW.min(axis=0)
     return distance
