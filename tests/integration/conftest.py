@@ -1,0 +1,31 @@
+"""Folders that several tests and several workers share."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.integration.stages import prepared, trained
+from tests.integration.workspace import Workspace
+
+
+@pytest.fixture(scope="session")
+def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One folder for the whole test run."""
+    own = tmp_path_factory.getbasetemp()
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "integration"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+@pytest.fixture
+def classes(shared_folder: Path, tmp_path: Path) -> tuple[Workspace, str]:
+    """A dataset with classes, planned, with a results folder of the test's own; and its name."""
+    data, dataset = prepared(shared_folder, "classes")
+    return Workspace.below(tmp_path, like=data), dataset
+
+
+@pytest.fixture
+def trained_classes(shared_folder: Path) -> tuple[Workspace, str]:
+    """The dataset with classes and a model of ours, for reading only; and its name."""
+    return trained(shared_folder)
