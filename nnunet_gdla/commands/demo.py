@@ -26,7 +26,7 @@ DEFAULT_EPOCHS = 30
 
 _TRAINING_CASES, _HELD_OUT_CASES = 32, 4
 
-_MARKER = "made_by_nnunet_gdla_demo.json"
+_MARKER = "made_by_nnunet_gdla_demo.txt"
 _MASKS = "predictions"
 # Everything the demo writes, and so everything --overwrite may remove.
 _OURS = ("nnUNet_raw", "nnUNet_preprocessed", "nnUNet_results", _MASKS, "dice.json", "demo.png", "demo.log", _MARKER)
@@ -71,10 +71,9 @@ def _prepare(folder: Path, *, overwrite: bool) -> None:
     try:
         if marker.exists():
             if not overwrite:
-                state = json.loads(marker.read_text()).get("state", "unknown")
                 raise UserError(
-                    f"{folder} already holds a demo ({state}): choose another folder with --out, or make it anew with "
-                    "--overwrite."
+                    f"{folder} already holds a demo ({marker.read_text().strip()}): choose another folder with --out, "
+                    "or make it anew with --overwrite."
                 )
             for name in _OURS:
                 path = folder / name
@@ -88,13 +87,14 @@ def _prepare(folder: Path, *, overwrite: bool) -> None:
 
 
 def _mark(folder: Path, state: str) -> None:
-    (folder / _MARKER).write_text(json.dumps({"state": state, "version": __version__}) + "\n")
+    (folder / _MARKER).write_text(f"{state}\n")
 
 
 def _demonstrate(folder: Path, args: argparse.Namespace) -> None:
     began = time.monotonic()
     console = _Console(sys.stdout)
-    console.line(f"nnunet-gdla demo in {folder}\nOne small network, from scratch, on made-up images; Ctrl-C stops it.")
+    console.line(f"nnunet-gdla demo in {folder}")
+    console.line("A small network, trained from scratch on made-up images inside nnU-Net; Ctrl-C stops it.")
     # Line by line, so that the log tells how far it came whatever ends the run.
     with (
         (folder / "demo.log").open("w", buffering=1) as log,

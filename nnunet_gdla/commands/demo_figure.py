@@ -14,7 +14,7 @@ from nnunet_gdla.commands.phantom import CLASSES
 __all__ = ["draw"]
 
 # Okabe and Ito: told apart with any kind of colour vision, and on grey.
-_COLOURS = ("#E69F00", "#56B4E9", "#D55E00", "#009E73")
+_COLOURS = ("#F0E442", "#56B4E9", "#D55E00", "#009E73")
 _OPACITY = 0.75
 
 
@@ -28,6 +28,14 @@ def draw(target: Path, images: Path, labels: Path, masks: Path, dice: dict[str, 
         masks: Folder of the predicted `NAME.png`.
         dice: Dice of each class, for each case.
     """
+    from matplotlib import style
+
+    # nnU-Net's progress plot changes matplotlib's settings for the whole process.
+    with style.context("default"):
+        _draw(target, images, labels, masks, dice)
+
+
+def _draw(target: Path, images: Path, labels: Path, masks: Path, dice: dict[str, list[float]]) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
@@ -59,7 +67,14 @@ def draw(target: Path, images: Path, labels: Path, masks: Path, dice: dict[str, 
         Patch(color=colour, label=f"{name}  {value:.2f}")
         for colour, name, value in zip(_COLOURS, CLASSES, per_class, strict=True)
     ]
-    figure.legend(handles=patches, loc="outside lower center", ncols=len(CLASSES), frameon=False, fontsize=11)
+    figure.legend(
+        handles=patches,
+        loc="outside lower center",
+        ncols=len(CLASSES),
+        frameon=False,
+        fontsize=11,
+        title="mean Dice of each class",
+    )
     temporary = target.with_name(f"{target.name}.part")
     figure.savefig(temporary, format="png", dpi=130)
     temporary.replace(target)

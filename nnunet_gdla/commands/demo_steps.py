@@ -180,7 +180,7 @@ def _report_epochs(trainer: "nnUNetTrainer", report: Report) -> None:
     trainer.logger.plot_progress_png = plot_progress_png
 
 
-def predict(model: Path, images: Path, masks: Path, device: str) -> list[str]:
+def predict(model: Path, images: Path, masks: Path, device: str) -> None:
     """Predict every image of a folder with nnU-Net's own predictor and its defaults.
 
     Args:
@@ -188,9 +188,6 @@ def predict(model: Path, images: Path, masks: Path, device: str) -> list[str]:
         images: Folder of `NAME_0000.png` files.
         masks: Folder for `NAME.png`; made if it is not there.
         device: Name of a torch device.
-
-    Returns:
-        The cases' names, sorted.
     """
     import torch
     from nnunetv2.inference.predict_from_raw_data import nnUNetPredictor
@@ -202,7 +199,6 @@ def predict(model: Path, images: Path, masks: Path, device: str) -> list[str]:
     predictor.predict_from_files_sequential(
         [[str(images / f"{name}_0000.png")] for name in names], [str(masks / name) for name in names]
     )
-    return names
 
 
 def score(labels: Path, masks: Path) -> dict[str, list[float]]:

@@ -21,8 +21,9 @@ def test_random_weights_and_prediction_need_no_network(channels: int) -> None:
         assert torch.isfinite(network(torch.zeros(1, channels, 32, 32))).all()
 
 
-@pytest.mark.parametrize("layout", GOOD_FILES)
-@pytest.mark.parametrize("channels", [1, 3, 4, 13])
+@pytest.mark.parametrize(
+    ("layout", "channels"), [*((layout, 3) for layout in GOOD_FILES), ("timm", 1), ("original", 4), ("no head", 13)]
+)
 def test_all_but_the_stem_equals_the_file_tensor_by_tensor(layout: str, channels: int, tmp_path: Path) -> None:
     state = encoder_state()
     path = tmp_path / "encoder.pth"
@@ -37,7 +38,9 @@ def test_all_but_the_stem_equals_the_file_tensor_by_tensor(layout: str, channels
     assert equal == set(own) - (set() if channels == 3 else {"patch_embed.proj.weight"})
 
 
-@pytest.mark.parametrize("kind", BAD_FILES)
+@pytest.mark.parametrize(
+    "kind", ["one tensor missing", "other size", "NaN inside", "html", "truncated", "pickled trap"]
+)
 def test_a_bad_file_does_not_pass_silently_for_other_channel_counts_either(kind: str, tmp_path: Path) -> None:
     write, _ = BAD_FILES[kind]
     path = tmp_path / "encoder.pth"

@@ -70,7 +70,7 @@ def test_an_earlier_demo_is_replaced_only_when_told_so(tmp_path: Path, only_prep
         demo.run(arguments(tmp_path))
     assert (tmp_path / "demo.png").exists()
     assert demo.run(arguments(tmp_path, overwrite=True)) == 0
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["made_by_nnunet_gdla_demo.json", "notes.txt"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["made_by_nnunet_gdla_demo.txt", "notes.txt"]
     assert len(only_prepare) == 2
 
 

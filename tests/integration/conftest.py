@@ -1,6 +1,7 @@
 """Folders that several tests and several workers share."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,14 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "integration"
     folder.mkdir(exist_ok=True)
     return folder
+
+
+@pytest.fixture(autouse=True)
+def _no_checkpoints_stay(tmp_path: Path) -> Iterator[None]:
+    """Checkpoints are large, and pytest keeps the folders of several runs."""
+    yield
+    for checkpoint in tmp_path.rglob("checkpoint_*.pth"):
+        checkpoint.unlink()
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """Channels and file formats: one, two, four and thirteen channels; pictures, NIfTI and MetaImage in 2D."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,22 +10,31 @@ from tests.integration.datasets import edit_plans
 from tests.integration.made_datasets import FORMATS, Format, make_dataset
 from tests.integration.masks import assert_fits_images
 from tests.integration.stages import PREDICT_OPTIONS
-from tests.integration.workspace import Workspace, run_together
+from tests.integration.workspace import HERE, Workspace
 
 pytestmark = pytest.mark.slow
 TRAINER, PLANS = "nnUNetTrainerGDLATwoStepsOnly", "twoStepPlans"
+PLAN = ("nnunetv2.experiment_planning.plan_and_preprocess_entrypoints", "plan_and_preprocess_entry")
+TRAIN = ("nnunetv2.run.run_training", "run_training_entry")
+PREDICT = ("nnunetv2.inference.predict_from_raw_data", "predict_entry_point")
 
 
-def calls(workspace: Workspace, form: Format) -> list[tuple[object, ...]]:
-    images, masks = workspace.raw / form.folder / "imagesTs", workspace.results / form.name
+def run_together(workspace: Workspace, calls: list[tuple[str, ...]]) -> None:
+    listed = workspace.logs / "calls.json"
+    listed.write_text(json.dumps(calls))
+    workspace.run("python", HERE / "together.py", listed)
+
+
+def plan_call(form: Format) -> tuple[str, ...]:
+    return (*PLAN, "-d", str(form.number), "-c", "2d", "-pl", "nnUNetPlannerGDLA", "-np", "1", "-npfp", "1")
+
+
+def train_and_predict_calls(workspace: Workspace, form: Format) -> list[tuple[str, ...]]:
     which = ("-tr", TRAINER, "-p", PLANS)
+    images, masks = str(workspace.raw / form.folder / "imagesTs"), str(workspace.results / form.name)
     return [
-        ("nnunetv2.run.run_training", "run_training_entry", form.number, "2d", "0", *which, "-device", "cpu"),
-        (
-            *("nnunetv2.inference.predict_from_raw_data", "predict_entry_point"),
-            *("-d", form.number, "-c", "2d", "-f", "0", *which, "-i", images, "-o", masks),
-            *PREDICT_OPTIONS,
-        ),
+        (*TRAIN, str(form.number), "2d", "0", *which, "-device", "cpu"),
+        (*PREDICT, "-d", str(form.number), "-c", "2d", "-f", "0", *which, "-i", images, "-o", masks, *PREDICT_OPTIONS),
     ]
 
 
@@ -32,17 +42,12 @@ def test_formats_train_and_predict(tmp_path: Path) -> None:
     workspace = Workspace.below(tmp_path)
     for form in FORMATS:
         make_dataset(workspace.raw, form)
-    workspace.run(
-        "nnUNetv2_plan_and_preprocess",
-        *("-d", *(form.number for form in FORMATS), "-c", "2d", "-pl", "nnUNetPlannerGDLA", "-np", "1", "-npfp", "1"),
-        "--verify_dataset_integrity",
-        variables={"nnUNet_n_proc_DA": "1", "NNUNET_GDLA_TEST_FORK": "1"},
-    )
+    run_together(workspace, [(*plan_call(form), "--verify_dataset_integrity") for form in FORMATS])
     for form in FORMATS:
         folder = workspace.preprocessed / form.folder
         (folder / "splits_final.json").write_bytes((workspace.raw / form.folder / "splits_final.json").read_bytes())
         edit_plans(folder, "nnUNetGDLAPlans", PLANS, largest_patch=(64, 64), encoder="pvt_v2_b0")
-    run_together(workspace, [call for form in FORMATS for call in calls(workspace, form)])
+    run_together(workspace, [call for form in FORMATS for call in train_and_predict_calls(workspace, form)])
     for form in FORMATS:
         assert_fits_images(workspace.results / form.name, workspace.raw / form.folder, "imagesTs", ["case_0"])
         checkpoint = workspace.model(form.folder, TRAINER, PLANS) / "fold_0" / "checkpoint_final.pth"

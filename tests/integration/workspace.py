@@ -5,12 +5,12 @@ import signal
 import subprocess
 import sysconfig
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-__all__ = ["Workspace", "run_together"]
+__all__ = ["HERE", "Workspace"]
 
 HERE: Final = Path(__file__).resolve().parent
 SCRIPTS: Final = Path(sysconfig.get_path("scripts"))
@@ -118,21 +118,3 @@ class Workspace:
     def assert_no_network(self) -> None:
         log = self.logs / "network.txt"
         assert not log.exists(), f"asked for the network: {log.read_text()}"
-
-
-def run_together(workspace: Workspace, calls: Sequence[Sequence[object]]) -> str:
-    """Run several of nnU-Net's commands one after another in one process, because starting costs more than they do.
-
-    Args:
-        workspace: Where to run them.
-        calls: For each the module of nnunetv2, the function that is the command's entry point, and its arguments.
-    """
-    lines = ["import importlib, sys", "if __name__ == '__main__':"]
-    for module, function, *arguments in calls:
-        lines += [
-            f"    sys.argv = {[function, *map(str, arguments)]!r}",
-            f"    importlib.import_module({module!r}).{function}()",
-        ]
-    script = workspace.logs / "commands.py"
-    script.write_text("\n".join(lines) + "\n")
-    return workspace.run("python", script)

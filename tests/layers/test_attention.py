@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -50,6 +50,7 @@ def test_equals_the_naive_twin(kind: str, rope: bool, tokens: int, qkv_bias: boo
 
 
 @kinds
+@settings(max_examples=40)
 @given(
     batch=st.integers(1, 2),
     tokens=st.integers(1, 9),

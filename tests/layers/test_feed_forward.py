@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -15,6 +15,7 @@ layers = pytest.mark.parametrize("layer", [Mlp, SwiGLU, MixFFN], ids=lambda laye
 
 
 @layers
+@settings(max_examples=40)
 @given(
     batch=st.integers(1, 2),
     dim=st.integers(1, 6),

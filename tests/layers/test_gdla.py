@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -53,6 +53,7 @@ def test_every_grid_and_kernel_equals_the_naive_twin(
     _assert_equals_naive(_mixer(local_mixing=local_mixing, local_kernel=local_kernel), 2, 12, grid)
 
 
+@settings(max_examples=40)
 @given(
     batch=st.integers(1, 3),
     num_heads=st.integers(1, 4),

@@ -1,5 +1,6 @@
 """Made-up PVTv2 files: timm's names and others, good and bad, and a made-up hub cache."""
 
+import functools
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,11 +14,12 @@ from torch import Tensor
 __all__ = ["BAD_FILES", "GOOD_FILES", "encoder_state", "features_name", "original_name", "write_hub_cache"]
 
 
-def encoder_state(name: str = "pvt_v2_b0", seed: int = 1) -> dict[str, Tensor]:
+@functools.cache
+def encoder_state(name: str = "pvt_v2_b0") -> Mapping[str, Tensor]:
     """Return a whole PVTv2 under timm's names, classifier included, with random weights."""
-    torch.manual_seed(seed)
     state: dict[str, Tensor] = timm.create_model(name, pretrained=False, in_chans=3, num_classes=10).state_dict()
-    return {key: tensor + 0.01 * torch.randn_like(tensor) for key, tensor in state.items()}
+    generator = torch.Generator().manual_seed(1)
+    return {key: tensor + 0.01 * torch.randn(tensor.shape, generator=generator) for key, tensor in state.items()}
 
 
 def features_name(timm_name: str) -> str:
@@ -43,12 +45,12 @@ def _without_head(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 # what is saved, from the state under timm's names
-GOOD_FILES: dict[str, Callable[[dict[str, Tensor]], Any]] = {
-    "timm": lambda state: state,
+GOOD_FILES: dict[str, Callable[[Mapping[str, Tensor]], Any]] = {
+    "timm": dict,
     "original": lambda state: {original_name(name): tensor for name, tensor in state.items()},
     "features only": lambda state: {features_name(name): tensor for name, tensor in _without_head(state).items()},
-    "wrapped model": lambda state: {"model": state},
-    "wrapped state_dict and epoch": lambda state: {"state_dict": state, "epoch": 3},
+    "wrapped model": lambda state: {"model": dict(state)},
+    "wrapped state_dict and epoch": lambda state: {"state_dict": dict(state), "epoch": 3},
     "module prefix": lambda state: _prefixed(state, "module."),
     "_orig_mod prefix": lambda state: _prefixed(state, "_orig_mod."),
     "wrapped and prefixed": lambda state: {"state_dict": _prefixed(state, "module.")},
@@ -86,7 +88,7 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _truncate(path: Path) -> None:
-    torch.save(encoder_state(), path)
+    torch.save(dict(encoder_state()), path)
     _write(path, path.read_bytes()[:5000])
 
 
@@ -101,8 +103,8 @@ BAD_FILES: dict[str, tuple[Callable[[Path], None], str]] = {
         lambda path: torch.save({**encoder_state(), "stages.0.extra": torch.zeros(2)}, path),
         r"1 .*stages_0\.extra",
     ),
-    "other size": (lambda path: torch.save(encoder_state("pvt_v2_b1"), path), r"pvt_v2_b0.*\d+ .*patch_embed"),
-    "deeper size": (lambda path: torch.save(encoder_state("pvt_v2_b2"), path), r"pvt_v2_b0.*\d+ "),
+    "other size": (lambda path: torch.save(dict(encoder_state("pvt_v2_b1")), path), r"pvt_v2_b0.*\d+ .*patch_embed"),
+    "deeper size": (lambda path: torch.save(dict(encoder_state("pvt_v2_b2")), path), r"pvt_v2_b0.*\d+ "),
     "NaN inside": (
         lambda path: _change("stages.2.norm.weight", lambda t: t * torch.nan)(path),
         r"1 .*stages_2\.norm\.weight",

@@ -37,10 +37,11 @@ def test_every_trained_parameter_gets_a_gradient_and_the_others_are_the_unused_h
 
 @decoders
 @supervision
-@pytest.mark.parametrize("size", [(1, 1), (1, 2), (7, 3), (33, 31)], ids=str)
-@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize(
+    ("batch", "size"), [(1, (1, 1)), (2, (1, 1)), (1, (1, 2)), (1, (7, 3)), (3, (33, 31))], ids=str
+)
 def test_training_mode_works_for_any_batch_and_size(
-    decoder: str, deep_supervision: bool, size: tuple[int, int], batch: int
+    decoder: str, deep_supervision: bool, batch: int, size: tuple[int, int]
 ) -> None:
     network = small_network(decoder=decoder, deep_supervision=deep_supervision, drop_path_rate=0.1).train()
     _backward(network, torch.randn(batch, 2, *size))

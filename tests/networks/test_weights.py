@@ -19,9 +19,9 @@ from tests.networks.encoder_files import BAD_FILES, GOOD_FILES, encoder_state, f
 STEM = "patch_embed.proj.weight"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def state() -> dict[str, Tensor]:
-    return encoder_state()
+    return dict(encoder_state())
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.ops.operators import KEY_MASKS, OPERATORS, SIZES, Operator, Sizes, key_mask
@@ -24,6 +24,7 @@ def test_output_and_gradients_equal_the_naive_twin(operator: Operator, sizes: Si
 
 
 @operators
+@settings(max_examples=40)
 @given(data=st.data())
 def test_any_sizes_and_any_mask_equal_the_naive_twin(operator: Operator, data: st.DataObject) -> None:
     small = st.integers(1, 6)

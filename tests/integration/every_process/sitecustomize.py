@@ -2,10 +2,8 @@
 
 No network: an attempt is refused and noted, so that a test can tell that there was none, not only that none was needed.
 One thread: nnU-Net gives a CPU run one thread a core, and several test workers share the cores.
-NNUNET_GDLA_TEST_FORK=1: pools are forked, not spawned; for a command that starts many, each of which would import torch.
 """
 
-import multiprocessing
 import os
 import socket
 from pathlib import Path
@@ -35,6 +33,3 @@ socket.socket.connect = _connect_here  # type: ignore[method-assign, assignment]
 socket.socket.connect_ex = _connect_here  # type: ignore[method-assign, assignment]
 socket.getaddrinfo = _lookup
 os.cpu_count = lambda: 1
-if os.environ.get("NNUNET_GDLA_TEST_FORK") == "1":
-    _fork = multiprocessing.get_context("fork")
-    multiprocessing.get_context = lambda method=None: _fork  # type: ignore[assignment, misc]
