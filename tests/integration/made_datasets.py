@@ -36,9 +36,11 @@ class Format:
 
 FORMATS: Final = (
     Format(801, "grey", ".png", ("grey",)),
+    Format(802, "rgb", ".png", tuple("RGB"), colours=3),
     Format(803, "rgba4", ".png", tuple("RGBA"), colours=4),
     Format(805, "pair", ".png", ("haematoxylin", "eosin")),
     Format(806, "spectral13", ".tif", tuple(f"band{band}" for band in range(13)), np.float32, 1.0),
+    Format(807, "u16", ".png", ("ultrasound",), np.uint16, 60_000),
     Format(808, "nii2d", ".nii.gz", ("CT",), np.int16, 2000),
     Format(809, "mha2d", ".mha", ("MR",), np.int16, 2000),
 )

@@ -18,7 +18,7 @@ from nnunet_gdla.layers import (
 from tests.reference.attention import AttentionWeights, DifferentialWeights, mhda_naive, mhla_naive, mhsa_naive
 from tests.reference.compare import assert_all_close
 from tests.reference.feed_forward import mix_ffn_naive, mlp_naive, silu_naive, swiglu_naive
-from tests.reference.gdla import LocalWeights, MixerWeights, mixer_naive
+from tests.reference.gdla import LocalWeights, MixerWeights, gdla_mixer_naive
 
 __all__ = ["assert_equals_twin", "attention_twin", "block_twin", "feed_forward_twin", "mixer_twin"]
 
@@ -57,7 +57,7 @@ def mixer_twin(mixer: GatedDifferentialLinearAttention, x: Tensor, grid: Grid) -
         own["out_proj.bias"],
         local,
     )
-    return mixer_naive(x, grid, weights, num_heads=mixer.num_heads, gate=mixer.gate)
+    return gdla_mixer_naive(x, grid, weights, num_heads=mixer.num_heads, gate=mixer.gate)
 
 
 def attention_twin(attention: nn.Module, x: Tensor, *, num_heads: int, rope: bool, depth: int = 1) -> Tensor:

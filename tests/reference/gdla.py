@@ -15,7 +15,7 @@ from tests.reference.differential import differential_linear_attention_naive
 from tests.reference.feed_forward import depthwise_naive, linear_naive, silu_naive
 from tests.reference.linear import linear_attention_naive
 
-__all__ = ["GATES", "LocalWeights", "MixerWeights", "merge_heads", "mixer_naive", "rms_naive", "split_heads"]
+__all__ = ["GATES", "LocalWeights", "MixerWeights", "gdla_mixer_naive", "merge_heads", "rms_naive", "split_heads"]
 
 GATES: dict[str, Callable[[Tensor], Tensor]] = {"silu": silu_naive, "sigmoid": torch.sigmoid}
 
@@ -104,7 +104,7 @@ def _local_slab(slab: Float[Tensor, "B N PC"], grid: tuple[int, int], weights: L
     return torch.cat(mixed, -1) + weights.pointwise_bias
 
 
-def mixer_naive(
+def gdla_mixer_naive(
     x: Float[Tensor, "B N C"], grid: tuple[int, int], weights: MixerWeights, *, num_heads: int, gate: str | None
 ) -> Float[Tensor, "B N C"]:
     """Mix the tokens globally and on the grid, as in GDLA Eq. 13-27 with the released code's joint projection.

@@ -10,7 +10,7 @@ from tests.golden_files import GoldenFile, golden_params
 from tests.reference.attention import AttentionWeights, DifferentialWeights, mhda_naive, mhla_naive, mhsa_naive
 from tests.reference.compare import assert_all_close
 from tests.reference.feed_forward import mix_ffn_naive, mlp_naive, swiglu_naive
-from tests.reference.gdla import LocalWeights, MixerWeights, mixer_naive
+from tests.reference.gdla import LocalWeights, MixerWeights, gdla_mixer_naive
 
 
 def _attention_weights(weights: Mapping[str, Tensor]) -> AttentionWeights:
@@ -37,7 +37,7 @@ def _mixer(golden: GoldenFile, x: Tensor, weights: Mapping[str, Tensor]) -> Tens
         local,
     )
     meta = golden.meta
-    return mixer_naive(x, (meta["grid"][0], meta["grid"][1]), mixer, num_heads=meta["heads"], gate=meta["gate"])
+    return gdla_mixer_naive(x, (meta["grid"][0], meta["grid"][1]), mixer, num_heads=meta["heads"], gate=meta["gate"])
 
 
 def _mhda(golden: GoldenFile, x: Tensor, weights: Mapping[str, Tensor]) -> Tensor:
