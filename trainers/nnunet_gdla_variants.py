@@ -75,7 +75,7 @@ def _constructor(bases: tuple[type, ...], epochs: int) -> Any:  # noqa: ANN401
         self: nnUNetTrainerGDLA,
         plans: dict[str, Any],
         configuration: str,
-        fold: int,
+        fold: int | str,
         dataset_json: dict[str, Any],
         device: torch.device = _CUDA,
     ) -> None:

@@ -22,8 +22,9 @@ from nnunet_gdla.trainers.nnunet_gdla_supervision import output_scales, supervis
 
 __all__ = ["nnUNetTrainerGDLA"]
 
-_CPU = torch.device("cpu")
 _CUDA = torch.device("cuda")
+# AMP starts at 2^16 and halves at each overflow; a training that works stays above 1.
+_SMALLEST_LOSS_SCALE = 2.0**-10
 
 
 class nnUNetTrainerGDLA(nnUNetTrainer):
@@ -54,7 +55,7 @@ class nnUNetTrainerGDLA(nnUNetTrainer):
         self,
         plans: dict[str, Any],
         configuration: str,
-        fold: int,
+        fold: int | str,
         dataset_json: dict[str, Any],
         device: torch.device = _CUDA,
     ) -> None:
@@ -150,6 +151,20 @@ class nnUNetTrainerGDLA(nnUNetTrainer):
         self._stop_unless_finite(norm, batch, "training gradient")
         nn.utils.clip_grads_with_norm_(parameters, self.gradient_norm, norm)
         self.optimizer.step()
+
+    def on_train_epoch_end(self, train_outputs: list[dict[str, Any]]) -> None:
+        """Log the epoch's loss, unless the gradients of every step overflowed under AMP.
+
+        Raises:
+            TrainingStopped: If the loss scale has fallen to nothing: the scaler left out step after step.
+        """
+        super().on_train_epoch_end(train_outputs)
+        if self.grad_scaler is not None and self.grad_scaler.get_scale() < _SMALLEST_LOSS_SCALE:
+            raise TrainingStopped(
+                f"no finite gradients in epoch {self.current_epoch} although the losses are finite: AMP's loss scale "
+                f"has fallen to {self.grad_scaler.get_scale():.1e}. Nothing was saved from this epoch; check the data "
+                f"with 'nnunet-gdla doctor -d {self.plans_manager.dataset_name}'"
+            )
 
     def validation_step(self, batch: dict[str, Any]) -> dict[str, Any]:
         """nnU-Net's own step; its loss has to be finite too.

@@ -1,6 +1,7 @@
 """Real datasets, found by kind; small copies of them, and plans that suit a test."""
 
 import json
+import math
 import os
 import shutil
 from collections.abc import Callable, Sequence
@@ -41,9 +42,10 @@ def find_dataset(kind: str) -> Path:
 
 
 def cases_of(folder: Path, part: str, number: int | None = None) -> list[str]:
-    """Return the first case ids of fold 0, `part` "train" or "val"; pictures of awkward sizes go first."""
+    """Return case ids of fold 0, `part` "train" or "val"; the small ones of awkward sizes go first."""
     split: dict[str, list[str]] = json.loads((folder / "splits_final.json").read_text())[0]
-    return sorted(split[part], key=lambda case: _has_even_size(folder, case))[:number]
+    sizes = {case: _size(folder, case) for case in split[part]}
+    return sorted(split[part], key=lambda case: (_is_even(sizes[case]), math.prod(sizes[case])))[:number]
 
 
 def image_files(folder: Path, case: str, sub: str = "imagesTr") -> list[Path]:
@@ -109,14 +111,19 @@ def _has_ignore_label(folder: Path, about: dict[str, Any]) -> bool:
 def _has_odd_pictures(folder: Path, about: dict[str, Any]) -> bool:
     if not _is_plain(about) or about["file_ending"] not in PICTURES:
         return False
-    return not _has_even_size(folder, cases_of(folder, "val", 1)[0])
+    return not _is_even(_size(folder, cases_of(folder, "val", 1)[0]))
 
 
-def _has_even_size(folder: Path, case: str) -> bool:
+def _size(folder: Path, case: str) -> tuple[int, ...]:
     reader = SimpleITK.ImageFileReader()
     reader.SetFileName(str(image_files(folder, case)[0]))
     reader.ReadImageInformation()
-    return reader.GetDimension() == 3 or all(edge % 32 == 0 for edge in reader.GetSize())
+    size: tuple[int, ...] = reader.GetSize()
+    return size
+
+
+def _is_even(size: tuple[int, ...]) -> bool:
+    return all(edge % 32 == 0 for edge in size)
 
 
 KINDS: Final[dict[str, Callable[[Path, dict[str, Any]], bool]]] = {

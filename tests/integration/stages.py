@@ -27,7 +27,7 @@ GDLA: Final = "nnUNetTrainerGDLAShort"
 SHORT_PLANS: Final = "shortPlans"  # from stock plans
 SHORT_GDLA_PLANS: Final = "shortGDLAPlans"  # from nnUNetPlannerGDLA's, with the smallest encoder
 # Training and validation cases to keep. Predicting whole images, four times mirrored, is what takes the time.
-CASES: Final = {"classes": (8, 1), "regions": (6, 1), "ignore": (3, 1), "odd": (4, 2)}
+CASES: Final = {"classes": (8, 1), "regions": (6, 1), "ignore": (3, 1), "odd": (4, 1)}
 PREDICT_OPTIONS: Final = ("-device", "cpu", "-npp", "0", "-nps", "0", "--save_probabilities", "--disable_progress_bar")
 # Volumes keep the planned patch (56 x 40 in the hippocampus sets); that of pictures becomes no multiple of 32.
 LARGEST_PATCH: Final = {"classes": (64, 64), "regions": (64, 64), "ignore": (136, 104), "odd": (104, 136)}

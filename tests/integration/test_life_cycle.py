@@ -127,3 +127,11 @@ def test_nnunet_is_as_it_was_installed(trained_classes: Trained) -> None:
     for path, digest in hashed:
         found = hashlib.new(digest.mode, path.read_bytes()).digest()
         assert base64.urlsafe_b64encode(found).decode().rstrip("=") == digest.value, path
+
+
+def test_a_command_that_asked_for_the_network_would_fail(tmp_path: Path) -> None:
+    workspace = Workspace.below(tmp_path)
+    for expect in (0, 1):
+        asking = f"import socket\ntry: socket.create_connection(('pypi.org', 443))\nexcept OSError: exit({expect})"
+        with pytest.raises(AssertionError, match=r"asked for the network: pypi\.org"):
+            workspace.run("python", "-c", asking, expect=expect)

@@ -36,13 +36,17 @@ def test_train_and_predict(
     assert any("lambda" in name for name in weights) == (decoder == "gdla")
 
 
-def test_a_comparator_refuses_plans_of_another_decoder(classes: tuple[Workspace, str]) -> None:
+def test_a_comparator_refuses_plans_of_another_decoder(classes: tuple[Workspace, str], tmp_path: Path) -> None:
     workspace, dataset = classes
     trainer = "nnUNetTrainerPVTSelfAttn_B0"
+    # What users have in their folder of trainers does not get in the way of ours.
+    (tmp_path / "setup.py").write_text("raise SystemExit('setup')\n")
+    (tmp_path / "unfinished.py").write_text("class nnUNetTrainerPVTSelfAttn_B0(:\n")
     said = workspace.run(
         "nnUNetv2_train",
         *(dataset, "2d", "0", "-tr", trainer, "-p", SHORT_GDLA_PLANS, "-device", "cpu"),
         expect=1,
+        variables={"nnUNet_extTrainer": str(tmp_path)},
     )
     assert "'self'" in said
     assert "'gdla'" in said

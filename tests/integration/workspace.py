@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import sys
 import sysconfig
 import time
 from collections.abc import Mapping
@@ -75,7 +76,7 @@ class Workspace:
         Raises:
             AssertionError: If its exit code is not `expect` or it asked for the network; with the end of its output.
         """
-        called = [str(SCRIPTS / command), *map(str, arguments)]
+        called = [_program(command), *map(str, arguments)]
         done = subprocess.run(
             called,
             env=self.environment(variables),
@@ -95,7 +96,7 @@ class Workspace:
         """Start a command and kill it, with all it has started, as soon as the file `when` is there."""
         with (self.logs / "killed.txt").open("w") as output:
             started = subprocess.Popen(
-                [str(SCRIPTS / command), *map(str, arguments)],
+                [_program(command), *map(str, arguments)],
                 env=self.environment(variables),
                 cwd=self.logs,
                 stdin=subprocess.DEVNULL,
@@ -114,7 +115,12 @@ class Workspace:
         said = (self.logs / "killed.txt").read_text()[-6000:]
         assert code == -signal.SIGKILL, f"{command} ended by itself, code {code}:\n{said}"
         assert when.exists(), f"{command} did not come as far as {when} in {LIMIT_S} s:\n{said}"
+        self.assert_no_network()
 
     def assert_no_network(self) -> None:
         log = self.logs / "network.txt"
         assert not log.exists(), f"asked for the network: {log.read_text()}"
+
+
+def _program(command: str) -> str:
+    return sys.executable if command == "python" else str(SCRIPTS / command)

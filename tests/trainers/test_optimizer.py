@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from nnunet_gdla.errors import TrainingStopped
 from nnunet_gdla.trainers import resolve
 from tests.trainers.nnunet_project import Project, make_trainer, read_batch
 
@@ -162,3 +163,12 @@ def test_a_gradient_that_overflows_costs_one_step(with_scaler: Any) -> None:  # 
     handle.remove()
     with_scaler.train_step(read_batch(with_scaler))
     assert not torch.equal(parameter, before)
+
+
+def test_gradients_that_overflow_in_every_step_stop_the_training(with_scaler: Any) -> None:  # noqa: ANN401
+    with_scaler.network.decoder.upsamples[0].weight.register_hook(lambda gradient: gradient * torch.nan)
+    # As after many steps of that kind: each halves the scale.
+    with_scaler.grad_scaler = torch.amp.GradScaler("cpu", init_scale=2.0**-10)
+    outputs = [with_scaler.train_step(read_batch(with_scaler))]
+    with pytest.raises(TrainingStopped, match="no finite gradients in epoch 0"):
+        with_scaler.on_train_epoch_end(outputs)
