@@ -219,7 +219,9 @@ def _by_hand(folder: Path, device: str) -> str:
     raw, masks = folder / "nnUNet_raw" / DATASET_NAME, folder / "predictions_by_hand"
     assign = "set" if os.name == "nt" else "export"
     variables = steps.folder_variables(folder) | {"NNUNET_GDLA_ENCODER_WEIGHTS": "none"}
-    small = {"nnUNet_def_n_proc": "1", "nnUNet_n_proc_DA": "0"} if device == "cpu" else {}
+    if device == "cpu":
+        # Threads that wait at full speed for each other bring a busy machine to a standstill; passive ones do not.
+        variables |= {"nnUNet_def_n_proc": "1", "nnUNet_n_proc_DA": "0", "OMP_WAIT_POLICY": "passive"}
     trainer = f"{steps.TRAINER}_5epochs"
     model = f"{DATASET_ID} {steps.CONFIGURATION} {steps.FOLD} -tr {trainer} -p {steps.PLANS} -device {device}"
     quote = shlex.quote
@@ -227,7 +229,7 @@ def _by_hand(folder: Path, device: str) -> str:
         [
             "The same by hand, with nnU-Net's own commands (an epoch has 250 iterations there), from the edited plans",
             f"{folder / 'nnUNet_preprocessed' / DATASET_NAME / steps.PLANS}.json",
-            *(f"  {assign} {name}={quote(value)}" for name, value in (variables | small).items()),
+            *(f"  {assign} {name}={quote(value)}" for name, value in variables.items()),
             f"  nnUNetv2_preprocess -d {DATASET_ID} -plans_name {steps.PLANS} -c {steps.CONFIGURATION} -np 1",
             f"  nnUNetv2_train {model}",
             f"  nnUNetv2_predict -d {DATASET_ID} -c {steps.CONFIGURATION} -f {steps.FOLD} -tr {trainer}"
