@@ -78,14 +78,25 @@ def copy_small(folder: Path, raw: Path, train: int, val: int) -> Path:
 
 
 def edit_plans(
-    folder: Path, source: str, name: str, *, largest_patch: Sequence[int], encoder: str | None = None
+    folder: Path, source: str, name: str, *, largest_patch: Sequence[int], shrink: int = 0, encoder: str | None = None
 ) -> None:
-    """Copy plans under another name with batch size 2 and a patch no larger than `largest_patch`; data stay shared."""
+    """Copy plans under another name, which share the preprocessed data, with batch size 2 and a smaller patch.
+
+    Args:
+        folder: The dataset's preprocessed folder.
+        source: Name of the plans to copy.
+        name: Name of the copy.
+        largest_patch: No edge becomes longer than this.
+        shrink: Each edge becomes shorter by as much.
+        encoder: Other encoder for a network of ours.
+    """
     plans = read_json(folder / f"{source}.json")
     plans["plans_name"] = name
     planned = plans["configurations"]["2d"]
     planned["batch_size"] = 2
-    planned["patch_size"] = [min(edge, most) for edge, most in zip(planned["patch_size"], largest_patch, strict=True)]
+    planned["patch_size"] = [
+        min(edge - shrink, most) for edge, most in zip(planned["patch_size"], largest_patch, strict=True)
+    ]
     if encoder is not None:
         planned["architecture"]["arch_kwargs"]["encoder"] = encoder
     plans["configurations"] = {"2d": planned}

@@ -29,8 +29,14 @@ SHORT_GDLA_PLANS: Final = "shortGDLAPlans"  # from nnUNetPlannerGDLA's, with the
 # Training and validation cases to keep. Predicting whole images, four times mirrored, is what takes the time.
 CASES: Final = {"classes": (8, 1), "regions": (6, 1), "ignore": (3, 1), "odd": (4, 1)}
 PREDICT_OPTIONS: Final = ("-device", "cpu", "-npp", "0", "-nps", "0", "--save_probabilities", "--disable_progress_bar")
-# Volumes keep the planned patch (56 x 40 in the hippocampus sets); that of pictures becomes no multiple of 32.
-LARGEST_PATCH: Final = {"classes": (64, 64), "regions": (64, 64), "ignore": (136, 104), "odd": (104, 136)}
+# Longest edges, and by how much edges shrink: volumes keep the planned patch (56 x 40 in the hippocampus sets by stock
+# plans), that of pictures becomes no multiple of 32.
+PATCH: Final = {
+    "classes": ((64, 64), 0),
+    "regions": ((64, 64), 0),
+    "ignore": ((136, 104), 8),
+    "odd": ((104, 136), 8),
+}
 
 
 def once(folder: Path, make: Callable[[Path], None]) -> Path:
@@ -70,7 +76,8 @@ def prepared(base: Path, kind: str) -> tuple[Workspace, str]:
         for planner, (plans, short, encoder) in planners.items():
             plan(workspace, source.name, planner, *(["--verify_dataset_integrity"] if kind == "classes" else []))
             shutil.copy(workspace.raw / source.name / "splits_final.json", folder)
-            edit_plans(folder, plans, short, largest_patch=LARGEST_PATCH[kind], encoder=encoder or None)
+            largest, shrink = PATCH[kind]
+            edit_plans(folder, plans, short, largest_patch=largest, shrink=shrink, encoder=encoder or None)
 
     return Workspace.below(once(base / kind, make)), source.name
 
