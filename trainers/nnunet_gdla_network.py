@@ -10,10 +10,28 @@ from torch import nn
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.networks import PVTGDLA
 
-__all__ = ["DEFAULT_ENCODER", "NetworkBuilder", "encoder_of", "network_builder", "refuse_unsupported"]
+__all__ = ["DEFAULT_ENCODER", "NetworkBuilder", "encoder_of", "network_builder", "refuse_plans"]
 
 DEFAULT_ENCODER = "pvt_v2_b2"
 NetworkBuilder = Callable[[PlansManager, ConfigurationManager, int, int, bool], nn.Module]
+
+
+def refuse_plans(plans_manager: PlansManager, configuration: str, decoder: str, encoder: str | None) -> None:
+    """Raise a UserError for what a trainer could not build, before it makes folders.
+
+    Args:
+        plans_manager: The plans.
+        configuration: Name of the configuration.
+        decoder: The decoder that the trainer's name stands for.
+        encoder: The encoder that its name fixes, or None.
+
+    Raises:
+        UserError: For a 3D configuration or a cascade, and for plans of ours that name another decoder or encoder.
+    """
+    manager = plans_manager.get_configuration(configuration)
+    refuse_unsupported(manager, configuration)
+    if _is_ours(manager):
+        _refuse_conflict(plans_manager, manager.network_arch_init_kwargs, decoder, encoder)
 
 
 def refuse_unsupported(configuration_manager: ConfigurationManager, name: str) -> None:
@@ -54,15 +72,18 @@ def network_builder(decoder: str, encoder: str | None) -> NetworkBuilder:
                 deep_supervision=enable_deep_supervision,
             )
         _refuse_conflict(plans_manager, configuration_manager.network_arch_init_kwargs, decoder, encoder)
-        return get_network_from_plans(
-            configuration_manager.network_arch_class_name,
-            configuration_manager.network_arch_init_kwargs,
-            configuration_manager.network_arch_init_kwargs_req_import,
-            num_input_channels,
-            num_output_channels,
-            allow_init=True,
-            deep_supervision=enable_deep_supervision,
-        )
+        try:
+            return get_network_from_plans(
+                configuration_manager.network_arch_class_name,
+                configuration_manager.network_arch_init_kwargs,
+                configuration_manager.network_arch_init_kwargs_req_import,
+                num_input_channels,
+                num_output_channels,
+                allow_init=True,
+                deep_supervision=enable_deep_supervision,
+            )
+        except ValueError as error:  # a choice that the network does not know
+            raise UserError(f"the plans {plans_manager.plans_name!r} cannot be built: {error}") from error
 
     return build_network_architecture
 

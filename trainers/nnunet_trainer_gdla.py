@@ -15,7 +15,7 @@ from nnunet_gdla.errors import TrainingStopped
 from nnunet_gdla.losses import BoundaryDoULoss
 from nnunet_gdla.networks import PVTGDLA
 from nnunet_gdla.trainers.nnunet_gdla_finite import first_non_finite
-from nnunet_gdla.trainers.nnunet_gdla_network import encoder_of, network_builder, refuse_unsupported
+from nnunet_gdla.trainers.nnunet_gdla_network import encoder_of, network_builder, refuse_plans
 from nnunet_gdla.trainers.nnunet_gdla_pretrained import fill_encoder, require_encoder_weights
 from nnunet_gdla.trainers.nnunet_gdla_schedule import WarmupCosine
 from nnunet_gdla.trainers.nnunet_gdla_supervision import output_scales, supervise
@@ -59,7 +59,7 @@ class nnUNetTrainerGDLA(nnUNetTrainer):
         dataset_json: dict[str, Any],
         device: torch.device = _CUDA,
     ) -> None:
-        refuse_unsupported(PlansManager(deepcopy(plans)).get_configuration(configuration), configuration)
+        refuse_plans(PlansManager(deepcopy(plans)), configuration, self.decoder, self.encoder)
         super().__init__(plans, configuration, fold, dataset_json, device)
         self.initial_lr = 5e-4
         self.weight_decay = 1e-4
@@ -101,7 +101,11 @@ class nnUNetTrainerGDLA(nnUNetTrainer):
                 encoder_of(self.configuration_manager, self.encoder), is_ddp=self.is_ddp, rank=self.local_rank
             )
             self.initialize()
-            self.print_to_log_file(fill_encoder(self._bare_network()))
+            network = self._bare_network()
+            self.print_to_log_file(
+                f"network: {type(network).__name__}, encoder {getattr(network, 'encoder_name', 'own')}"
+            )
+            self.print_to_log_file(fill_encoder(network))
         super().on_train_start()
 
     def _bare_network(self) -> PVTGDLA:

@@ -122,7 +122,7 @@ def _read_all(
     try:
         with _quiet_readers():
             results = pool.map(lambda case: check_case(case, description, reader), cases)
-            return list(tqdm(results, desc=title, total=len(cases), leave=False))
+            return list(tqdm(results, desc=title, total=len(cases), leave=False, disable=None))
     finally:
         pool.shutdown(cancel_futures=True)  # Ctrl-C must not wait for the cases that are still in the queue
 
@@ -134,7 +134,7 @@ def _check_classes(reports: Sequence[CaseReport], description: Description) -> I
     absent = [f"{value} ({name})" for value, name in sorted(classes.items()) if not masks[value]]
     if not masks:
         return  # no mask could be read; that has been reported already
-    if len(absent) == len(classes):
+    if set(masks) <= {0, ignore}:
         fix = "nnU-Net needs at least one foreground pixel in the dataset; check how the masks were written"
         yield failed("labels in the masks", "every readable mask is all background", fix)
     elif absent:

@@ -38,7 +38,7 @@ def check_plans(dataset: str, plans_name: str, configuration: str, trainer_name:
         hint = (
             f"there is -p {', -p '.join(others)}"
             if others
-            else f"next: nnUNetv2_plan_and_preprocess -d {int(dataset[7:10])} -c 2d"
+            else f"next, when nothing fails: nnUNetv2_plan_and_preprocess -d {int(dataset[7:10])} -c 2d"
         )
         yield passed("plans", f"no {plans_name} for {dataset} yet", hint)
         return

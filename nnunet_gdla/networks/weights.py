@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,6 @@ import safetensors.torch
 import timm
 import torch
 from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
-from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from nnunet_gdla.networks.pvt_gdla import PVTGDLA
@@ -130,15 +130,17 @@ def _hub_repository(encoder: str) -> str:
 
 def _read_tensors(path: Path) -> Mapping[str, Any]:
     try:
-        if path.suffix == ".safetensors":
-            return safetensors.torch.load_file(path)
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise ValueError(
-            f"{path} is not a plain file of tensors (torch.load with weights_only=True refuses it); "
-            f"save the model's state_dict() instead"
-        ) from error
-    except (RuntimeError, EOFError, OSError, SafetensorError) as error:
+        content = (
+            safetensors.torch.load_file(path)
+            if path.suffix == ".safetensors"
+            else torch.load(path, map_location="cpu", weights_only=True)
+        )
+    except Exception as error:
+        if isinstance(error, pickle.UnpicklingError) and zipfile.is_zipfile(path):
+            raise ValueError(
+                f"{path} holds more than tensors (torch.load with weights_only=True refuses it); "
+                f"save the model's state_dict() instead"
+            ) from error
         raise ValueError(f"{path} is damaged or not a checkpoint; download it again") from error
     if not isinstance(content, Mapping):
         raise ValueError(f"{path} holds a {type(content).__name__}, not a dictionary of tensors; save a state_dict()")

@@ -87,7 +87,7 @@ def test_a_trainer_whose_name_contradicts_the_plans_fails(preprocessed: Path, tr
 
 def test_no_plans_is_no_problem(preprocessed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (none,) = check()
-    assert (none.level, none.fix) == (Level.PASS, "next: nnUNetv2_plan_and_preprocess -d 801 -c 2d")
+    assert (none.level, none.fix) == (Level.PASS, "next, when nothing fails: nnUNetv2_plan_and_preprocess -d 801 -c 2d")
     write_plans(preprocessed, STOCK)
     (other,) = check(plans="nnUNetGDLAPlans")
     assert (other.level, other.fix) == (Level.PASS, "there is -p nnUNetPlans")

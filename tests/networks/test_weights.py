@@ -240,3 +240,12 @@ def test_a_users_cache_is_found_through_the_hubs_own_variables(
     assert len(lines) == 2, lines
     assert done.returncode == (0 if filled else 3), done.stderr
     assert str(cache) in lines[1]
+
+
+@pytest.mark.parametrize("first", ["h", "j", "e", "N", "q", "(", "<", "P"])
+def test_any_text_file_is_refused_with_one_sentence(first: str, tmp_path: Path) -> None:
+    # torch's reader takes the letters for pickle instructions and fails in as many ways as there are letters.
+    path = tmp_path / "weights.pth"
+    path.write_text(f"{first}ello, this is a note\n")
+    with pytest.raises(ValueError, match="damaged or not a checkpoint; download it again"):
+        load_encoder_weights(PVTGDLA(1, 2, encoder="pvt_v2_b0"), path)

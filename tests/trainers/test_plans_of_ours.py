@@ -188,3 +188,16 @@ def test_a_user_sets_encoder_and_decoder_in_the_class(
 
 def test_a_user_may_build_another_network(project: Project) -> None:
     assert type(build(OfAUserWithOwnNetwork, project.plans())) is nn.Conv2d
+
+
+def test_plans_that_name_an_unknown_choice_are_refused_with_one_sentence(project: Project) -> None:
+    with pytest.raises(UserError, match="cannot be built: unknown encoder 'pvt_v2_b9'; choose one of pvt_v2_b0"):
+        build(nnUNetTrainerGDLA, small_plans(project, architecture=as_ours(encoder="pvt_v2_b9")))
+
+
+def test_plans_with_another_encoder_are_refused_before_anything_is_made(project: Project) -> None:
+    plans = small_plans(project, architecture=as_ours(encoder="pvt_v2_b0"))
+    plans["plans_name"] = "refusedPlans"
+    with pytest.raises(UserError, match=r"encoder 'pvt_v2_b4'.*encoder 'pvt_v2_b0'"):
+        make_trainer(resolve("nnUNetTrainerGDLA_B4"), project, plans)
+    assert not list(project.root.rglob("*refusedPlans*"))
