@@ -22,7 +22,9 @@ from nnunet_gdla.errors import UserError
 
 # The command as it is, with sizes for seconds instead of minutes.
 SMALL_DEMO = """
-import sys
+import signal, sys
+# A shell starts what it puts into the background, perhaps the whole test run, with Ctrl-C ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from nnunet_gdla import cli
 from nnunet_gdla.commands import demo_steps
 
