@@ -1,6 +1,7 @@
 """When and whence a training takes its encoder weights."""
 
 import os
+from pathlib import Path
 
 import torch.distributed as dist
 
@@ -34,9 +35,9 @@ def require_encoder_weights(encoder: str, *, is_ddp: bool, rank: int) -> None:
     if rank == 0 and find_encoder_weights(encoder, source, fetch=True) is None:
         if source == "imagenet":
             raise UserError(encoder_weights_advice(encoder))
+        wrong = "that is a folder" if Path(source).is_dir() else "there is no such file"
         raise UserError(
-            f"{WEIGHTS_VARIABLE}={source}: there is no such file; name a PVTv2 file, 'imagenet', or 'none' to train "
-            f"from scratch"
+            f"{WEIGHTS_VARIABLE}={source}: {wrong}; name a PVTv2 file, 'imagenet', or 'none' to train from scratch"
         )
     if is_ddp:
         dist.barrier()

@@ -35,8 +35,8 @@ FOLDERS = {
     "nnUNet_results": "trained models",
 }
 SMALL_MACHINE = (
-    "for a small machine: export nnUNet_def_n_proc=1 nnUNet_n_proc_DA=0 nnUNet_compile=f when training, "
-    "nnUNet_n_proc_DA=1 and -npfp 1 -np 1 when planning and preprocessing, -npp 0 -nps 0 when predicting"
+    "for a small machine: export nnUNet_def_n_proc=1 nnUNet_n_proc_DA=1 nnUNet_compile=f, "
+    "-npfp 1 -np 1 when planning and preprocessing, -npp 0 -nps 0 when predicting"
 )
 
 

@@ -77,8 +77,9 @@ def check_dataset(folder: Path, *, num_threads: int) -> Iterator[Finding]:
     reports = _read_all(cases, description, reader, num_threads, "reading training cases")
     problems = collapse(finding for report in reports for finding in report.findings)
     yield from problems
-    if reports and not problems:
-        yield passed("images and masks", f"{len(reports)} cases readable, shapes, channels and label values fit")
+    complete = sum(all(path is None or path.is_file() for path in (*case.images, case.label)) for case in cases)
+    if complete and not problems:
+        yield passed("images and masks", f"{complete} complete cases readable, shapes, channels and label values fit")
     yield from run_check("labels", lambda: _check_classes(reports, description))
     yield from _sizes(reports)
     yield from _check_images_to_predict(folder, description, reader, num_threads)

@@ -108,10 +108,13 @@ class PVTGDLA(nn.Module):
         rounds its targets.
 
         Raises:
-            ValueError: If `x` is not (B, input_channels, H, W).
+            ValueError: If `x` is not (B, input_channels, H, W), has an axis of length 0 or is not floating point.
         """
-        if x.ndim != 4 or x.shape[1] != self.input_channels:
-            raise ValueError(f"expected an image batch (B, {self.input_channels}, H, W), got {tuple(x.shape)}")
+        if x.ndim != 4 or x.shape[1] != self.input_channels or x.numel() == 0 or not x.is_floating_point():
+            raise ValueError(
+                f"expected an image batch (B, channels, H, W) in floating point, with {self.input_channels} channels and "
+                f"B, H and W of at least 1, got {tuple(x.shape)} {x.dtype}"
+            )
         features = self.encoder(pad_to_multiple(x, ENCODER_STRIDES[-1]))
         return self.decoder(features, self.stem(x))
 

@@ -63,7 +63,7 @@ def test_a_good_dataset_has_no_problem(raw: Path, kind: str) -> None:
     findings = findings_on(make_dataset(raw, maker, channels, ending, size=size))
     assert [str(finding) for finding in findings if finding.level is not Level.PASS] == []
     by_title = {finding.title: finding.detail for finding in findings}
-    assert by_title["images and masks"].startswith("6 cases readable")
+    assert by_title["images and masks"].startswith("6 complete cases readable")
     assert by_title["labels in the masks"] == "1 (object) in 6 of 6 cases"
     assert by_title["imagesTs"].startswith("6 cases to predict")
     assert ("below 32 px" in by_title["image sizes"]) == (min(size[-2:]) < 32)
@@ -117,6 +117,8 @@ def test_files_listed_in_dataset_json_are_checked_where_they_are(raw: Path, tmp_
     assert [(problem.title, problem.detail) for problem in problems_in(folder)] == [
         ("missing image", "case_2_0000.png")
     ]
+    readable = [finding.detail for finding in findings_on(folder) if finding.title == "images and masks"]
+    assert [detail.partition(" readable")[0] for detail in readable] == [f"{NUM_CASES - 1} complete cases"]
 
 
 def test_an_apple_double_file_is_reported_and_not_fatal(raw: Path) -> None:

@@ -170,6 +170,9 @@ def test_a_missing_file_is_named(start: Callable[..., Any], monkeypatch: pytest.
         start()
     assert f"{WEIGHTS_VARIABLE}={missing}" in str(caught.value)
     assert "'none' to train from scratch" in str(caught.value)
+    missing.mkdir(parents=True)
+    with pytest.raises(UserError, match="that is a folder"):
+        start()
 
 
 def damaged(tensors: dict[str, Tensor], how: str) -> dict[str, Tensor]:
