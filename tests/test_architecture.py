@@ -30,6 +30,19 @@ def test_kernels_and_networks_import_without_nnunet() -> None:
     python(code + "from nnunet_gdla import ops, layers, networks, losses; from nnunet_gdla.networks import weights")
 
 
+def test_slide_models_import_without_nnunet_and_without_their_extra() -> None:
+    extra = ("h5py", "lightning", "jsonargparse", "torchsurv", "pandas", "sklearn")
+    code = f"import sys; sys.modules.update(dict.fromkeys({HOSTS + extra}))\n"
+    python(code + "import nnunet_gdla.mil; from nnunet_gdla.mil import SlideTransformer, build_model")
+
+
+def test_all_of_mil_imports_without_nnunet() -> None:
+    files = sorted((ROOT / "nnunet_gdla" / "mil").rglob("*.py"))
+    modules = [".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in files]
+    code = f"import sys, importlib; sys.modules.update(dict.fromkeys({HOSTS}))\n"
+    python(code + f"for name in {modules}: importlib.import_module(name)")
+
+
 def test_the_package_itself_and_the_names_import_nothing_heavy() -> None:
     code = "import sys, nnunet_gdla, nnunet_gdla.errors, nnunet_gdla.trainers, nnunet_gdla.plans, nnunet_gdla.cli\n"
     loaded = python(code + "print(*sys.modules)").split()
@@ -87,12 +100,16 @@ def imported(path: Path) -> set[str]:
 
 
 def test_what_we_import_is_what_we_require() -> None:
-    required = {canonical(re.split(r"[^\w.-]", line)[0]) for line in PROJECT["project"]["dependencies"]}
+    base = PROJECT["project"]["dependencies"]
+    extras = PROJECT["project"]["optional-dependencies"]
     providers = importlib.metadata.packages_distributions()
     missing = {}
     for path in SOURCES:
         if path.name == "_build_backend.py":
             continue
+        slides = path.is_relative_to(ROOT / "nnunet_gdla" / "mil")
+        lines = base + extras["mil"] + extras["wsi"] if slides else base
+        required = {canonical(re.split(r"[^\w.-]", line)[0]) for line in lines}
         for name in imported(path) - sys.stdlib_module_names - {"nnunet_gdla"}:
             if not required & {canonical(provider) for provider in providers.get(name, [name])}:
                 missing[name] = str(path.relative_to(ROOT))

@@ -1,0 +1,181 @@
+"""The pre-flight: every file and row is looked at before the first epoch, and one report says what was found."""
+
+import multiprocessing
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+from tqdm import tqdm
+
+from nnunet_gdla.errors import UserError
+from nnunet_gdla.mil.cohort import Cohort
+from nnunet_gdla.mil.slides.inspect import SlideFacts, inspect_slide
+from nnunet_gdla.mil.slides.slide import ReadOptions
+from nnunet_gdla.mil.table_file import counted, listed
+
+__all__ = ["Report", "check_cohort"]
+
+# Patients of a class, or events, below which results say little.
+FEW: Final = 10
+# A bag this many times larger or smaller than the median is pointed out.
+UNUSUAL: Final = 10
+
+
+@dataclass(frozen=True, eq=False)
+class Report:
+    """What a pre-flight found.
+
+    Attributes:
+        lines: One finding each, beginning with PASS, WARN or FAIL.
+        slides: One row per readable slide: slide_id, patches, width, dtype, feature_key, encoder, layout, stride, unit,
+            share (of patches with a neighbour), duplicates, zeros.
+        in_dim: Width of the features; 0 if no file was readable.
+    """
+
+    lines: list[str]
+    slides: pd.DataFrame
+    in_dim: int
+
+    @property
+    def failed(self) -> bool:
+        """True where a line begins with FAIL."""
+        return any(line.startswith("FAIL") for line in self.lines)
+
+
+def check_cohort(
+    cohort: Cohort,
+    options: ReadOptions | Mapping[str, Any] | None = None,
+    *,
+    workers: int = 0,
+    progress: bool | None = None,
+    strict: bool = True,
+) -> Report:
+    """Read every file of a cohort once, in pieces, and compare what they hold.
+
+    Args:
+        cohort: The slides.
+        options: How they are read; keywords of `read_slide`.
+        workers: Processes that read; 0 reads in this one.
+        progress: Show a bar. None: on a terminal.
+        strict: Raise if anything failed; otherwise the report says so.
+
+    Raises:
+        UserError: With the whole report, if a file cannot be used or files do not fit together.
+    """
+    if not isinstance(options, ReadOptions):
+        options = ReadOptions(**(options or {}))
+    facts = _facts(cohort, options, workers, progress)
+    readable = [fact for fact in facts if not fact.error]
+    lines = [*_unreadable(facts), *_mixtures(readable), *_bags(readable), *_lattices(readable), *_targets(cohort)]
+    names = ("slide_id", "patches", "width", "dtype", "feature_key", "encoder", "layout", "stride", "unit")
+    columns = (*names, "share", "duplicates", "zeros")
+    table = pd.DataFrame([[getattr(fact, name) for name in columns] for fact in readable], columns=list(columns))
+    widths = Counter(fact.width for fact in readable)
+    report = Report(lines, table, widths.most_common(1)[0][0] if widths else 0)
+    if strict and report.failed:
+        raise UserError("the pre-flight found what must be mended first:\n" + "\n".join(report.lines))
+    return report
+
+
+def _facts(cohort: Cohort, options: ReadOptions, workers: int, progress: bool | None) -> list[SlideFacts]:
+    paths = list(cohort.paths.values())
+    with _mapped(workers) as mapped:
+        found = mapped(partial(inspect_slide, options=options), paths)
+        disable = None if progress is None else not progress
+        return list(tqdm(found, total=len(paths), desc="checking files", unit="slide", disable=disable, leave=False))
+
+
+@contextmanager
+def _mapped(workers: int) -> Iterator[Any]:
+    if workers < 1:
+        yield map
+        return
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+        yield pool.map
+
+
+def _unreadable(facts: Sequence[SlideFacts]) -> list[str]:
+    errors = [fact.error for fact in facts if fact.error]
+    lines = [f"FAIL {error}" for error in errors]
+    if not errors:
+        lines.append(f"PASS {counted(len(facts), 'file')} can be read and hold finite numbers")
+    return lines
+
+
+def _mixtures(facts: Sequence[SlideFacts]) -> list[str]:
+    """One width, one encoder: a second one is a mistake whatever it is."""
+    lines = []
+    for what, values in (
+        ("feature width", {fact.slide_id: str(fact.width) for fact in facts}),
+        ("encoder", {fact.slide_id: fact.encoder or fact.feature_key for fact in facts if _names_encoder(fact)}),
+    ):
+        counts = Counter(values.values()).most_common()
+        if len(counts) == 1:
+            lines.append(f"PASS one {what}: {counts[0][0]}")
+        for value, _ in counts[1:]:
+            names = [name for name, own in values.items() if own == value]
+            where = f"{counted(len(names), 'slide')}: {listed(names)}"
+            lines.append(f"FAIL {what} {value} instead of {counts[0][0]} in {where}")
+    return lines
+
+
+def _names_encoder(fact: SlideFacts) -> bool:
+    return fact.encoder is not None or fact.layout == "other"
+
+
+def _bags(facts: Sequence[SlideFacts]) -> list[str]:
+    if not facts:
+        return []
+    sizes = np.array([fact.patches for fact in facts])
+    median = float(np.median(sizes))
+    lines = [f"PASS {sizes.min():,} to {sizes.max():,} patches a slide, median {median:,.0f}"]
+    odd = [f for f in facts if f.patches * UNUSUAL < median or f.patches > median * UNUSUAL]
+    if odd:
+        lines.append(f"WARN unusual number of patches: {listed([f'{f.slide_id} ({f.patches:,})' for f in odd])}")
+    for what, count in (("duplicate coordinates", "duplicates"), ("all-zero features", "zeros")):
+        named = [f"{fact.slide_id} ({getattr(fact, count):,})" for fact in facts if getattr(fact, count)]
+        if named:
+            lines.append(f"WARN patches with {what}: {listed(named)}")
+    return lines
+
+
+def _lattices(facts: Sequence[SlideFacts]) -> list[str]:
+    lines = []
+    placed = [fact for fact in facts if fact.stride is not None]
+    if placed:
+        counts = Counter(f"{fact.stride:.6g} {fact.unit}" for fact in placed).most_common()
+        strides = listed([f"{stride} ({counted(count, 'slide')})" for stride, count in counts])
+        shares = np.array([fact.share for fact in placed])
+        lines.append(f"PASS stride {strides}; {shares.mean():.0%} of the patches of a slide have a neighbour")
+    for name in ("warnings", "notes"):
+        remarks: dict[str, list[str]] = {}
+        for fact in facts:
+            for remark in getattr(fact, name):
+                remarks.setdefault(remark, []).append(fact.slide_id)
+        word = "WARN" if name == "warnings" else "PASS"
+        lines += [f"{word} {remark}: {counted(len(ids), 'slide')}: {listed(ids)}" for remark, ids in remarks.items()]
+    return lines
+
+
+def _targets(cohort: Cohort) -> list[str]:
+    table = cohort.table
+    if cohort.task == "classification":
+        patients = table.groupby("label").patient_id.nunique()
+        counts = {name: int(patients.get(name, 0)) for name in cohort.classes}
+        few = [f"{name} ({count})" for name, count in counts.items() if count < FEW]
+        lines = [f"PASS patients per class: {', '.join(f'{name} {count}' for name, count in counts.items())}"]
+        return lines + ([f"WARN few patients: {listed(few)}; results will vary much between splits"] if few else [])
+    if cohort.task == "survival":
+        patients = table.drop_duplicates("patient_id")
+        events, total = int(patients.event.sum()), len(patients)
+        if not events:
+            return [f"FAIL none of {total} patients has an event; see event_map"]
+        word = "WARN only" if events < FEW else "PASS"
+        return [f"{word} {events} of {total} patients have an event ({events / total:.0%})"]
+    return []

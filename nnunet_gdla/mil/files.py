@@ -1,0 +1,52 @@
+"""Writing files so that an interrupted command leaves the old file or the new one, never half of it."""
+
+import json
+import math
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+__all__ = ["read_csv", "replaced", "write_csv", "write_json", "write_text"]
+
+
+def replaced(path: Path, write: Callable[[Path], object]) -> None:
+    """Let `write` fill a neighbour of `path`, then put it in place at once."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
+    try:
+        write(unfinished)
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file in one step."""
+    replaced(path, lambda unfinished: unfinished.write_text(text, encoding="utf-8"))
+
+
+def write_json(path: Path, tree: Mapping[str, Any]) -> None:
+    """Write JSON that any reader takes: what is undefined (NaN) is null."""
+    write_text(path, json.dumps(_without_nan(tree), indent=1, allow_nan=False) + "\n")
+
+
+def write_csv(path: Path, table: pd.DataFrame) -> None:
+    """Write a table in one step; float32 numbers keep all their digits."""
+    replaced(path, lambda unfinished: table.to_csv(unfinished, index=False))
+
+
+def read_csv(path: Path) -> pd.DataFrame:
+    """Read a table of a run; names stay text, whatever they look like."""
+    names = dict.fromkeys(("slide_id", "patient_id", "label", "part"), str)
+    return pd.read_csv(path, dtype=names, keep_default_na=False, na_values=[""])
+
+
+def _without_nan(value: Any) -> Any:  # noqa: ANN401 - JSON
+    if isinstance(value, Mapping):
+        return {key: _without_nan(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

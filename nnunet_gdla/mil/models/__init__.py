@@ -1,0 +1,40 @@
+"""Slide models: bags of patch features in, logits out."""
+
+from typing import Any
+
+from torch import nn
+
+from nnunet_gdla.mil.models.abmil import ABMIL
+from nnunet_gdla.mil.models.dsmil import DSMIL
+from nnunet_gdla.mil.models.grid_vit import GridViT
+from nnunet_gdla.mil.models.slide_transformer import SlideTransformer
+from nnunet_gdla.mil.models.transmil import TransMIL
+from nnunet_gdla.mil.models.vit4 import ViT4
+
+__all__ = ["ABMIL", "DSMIL", "MODELS", "GridViT", "SlideTransformer", "TransMIL", "ViT4", "build_model"]
+
+MODELS: dict[str, type[nn.Module]] = {
+    "slide_transformer": SlideTransformer,
+    "vit4": ViT4,
+    "grid_vit": GridViT,
+    "abmil": ABMIL,
+    "dsmil": DSMIL,
+    "transmil": TransMIL,
+}
+
+
+def build_model(name: str, in_dim: int, num_outputs: int, **kwargs: Any) -> nn.Module:  # noqa: ANN401
+    """Build a model by name.
+
+    Args:
+        name: A key of `MODELS`.
+        in_dim: Width of the features ("grid_vit": channels of the image).
+        num_outputs: Classes, or time bins.
+        **kwargs: What the model's class takes, all JSON-able.
+
+    Raises:
+        ValueError: If the name is not known.
+    """
+    if name not in MODELS:
+        raise ValueError(f"unknown model {name!r}; choose one of {', '.join(MODELS)}")
+    return MODELS[name](in_dim, num_outputs, **kwargs)

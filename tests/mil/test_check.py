@@ -1,0 +1,126 @@
+"""The pre-flight: one report for the whole cohort, and no training where a file or row would spoil it."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from nnunet_gdla.errors import UserError
+from nnunet_gdla.mil.check import check_cohort
+from nnunet_gdla.mil.cohort import Cohort, folder_cohort
+from tests.mil.cohort_files import cohort_of, write_slides
+from tests.mil.slide_files import bag, grid, write_h5
+
+
+def test_a_clean_cohort_passes_with_its_width(tmp_path: Path) -> None:
+    names = [f"s{number:02d}" for number in range(24)]
+    report = check_cohort(cohort_of(tmp_path, slide_id=names, label=["a", "b"] * 12))
+    assert report.in_dim == 4
+    assert not report.failed
+    assert report.lines == [
+        "PASS 24 files can be read and hold finite numbers",
+        "PASS one feature width: 4",
+        "PASS 6 to 6 patches a slide, median 6",
+        "PASS stride 512 px (24 slides); 100% of the patches of a slide have a neighbour",
+        f"PASS stride 512 px is inferred from the coordinates: 24 slides: {', '.join(names[:10])}, ... (24 in all)",
+        "PASS patients per class: a 12, b 12",
+    ]
+    row = report.slides.iloc[3].to_dict()
+    expected = {"slide_id": "s03", "patches": 6, "width": 4, "dtype": "float32", "stride": 512.0, "unit": "px"}
+    assert row == row | expected | {"share": 1.0, "duplicates": 0, "zeros": 0}
+
+
+def test_all_that_is_wrong_is_in_one_report(tmp_path: Path) -> None:
+    folder = write_slides(tmp_path / "h5", ["fine1", "fine2", "fine3"])
+    (folder / "empty.h5").write_bytes(b"")
+    spoiled = bag(6, 4)
+    spoiled[2, 1] = np.nan
+    line = grid(6, 1) * 512
+    write_h5(folder / "nan.h5", {"coords": line, "features": spoiled})
+    write_h5(folder / "wide.h5", {"coords": line, "features": bag(6, 5)})
+    write_h5(
+        folder / "alone.h5", {"coords": grid(5, 5) * 512, "features": bag(25, 4)}, on_file={"patch_size_level0": 99}
+    )
+    with pytest.raises(UserError, match="the pre-flight found what must be mended first") as caught:
+        check_cohort(folder_cohort(folder))
+    text = str(caught.value)
+    assert "FAIL" in text
+    for expected in (
+        r"empty.h5 (0 bytes) is no readable HDF5 file",
+        "nan.h5: NaN or infinite features in row 2",
+        "FAIL feature width 5 instead of 4 in 1 slide: wide",
+        "alone.h5: attribute patch_size_level0 99 makes the stride 99, but neighbouring patches are 512 apart",
+        "PASS 6 to 6 patches a slide, median 6",
+    ):
+        assert expected in text
+    report = check_cohort(folder_cohort(folder), strict=False)
+    assert report.failed
+    assert report.in_dim == 4
+    assert sorted(report.slides.slide_id) == ["fine1", "fine2", "fine3", "wide"]
+
+
+def test_two_encoders_are_refused_and_a_key_chooses(tmp_path: Path) -> None:
+    line = grid(6, 1) * 512
+    write_h5(tmp_path / "a.h5", {"coords": line, "features/uni": bag(6), "features/conch": bag(6)})
+    write_h5(tmp_path / "b.h5", {"coords": line, "features/uni": bag(6)})
+    write_h5(tmp_path / "c.h5", {"coords": line, "features/conch": bag(6)})
+    cohort = folder_cohort(tmp_path)
+    assert not check_cohort(Cohort(None, cohort.table[:2]), {"feature_key": "uni"}).failed
+    report = check_cohort(Cohort(None, cohort.table[1:]), strict=False)
+    assert "FAIL encoder conch instead of uni in 1 slide: c" in report.lines
+    with pytest.raises(UserError, match="no features called 'uni'; feature_key can be: conch"):
+        check_cohort(cohort, {"feature_key": "uni"})
+
+
+def test_what_is_unusual_is_pointed_out(tmp_path: Path) -> None:
+    folder = write_slides(tmp_path, ["a", "b", "c"])
+    features = bag(80, 4)
+    features[5:8] = 0
+    write_h5(folder / "large.h5", {"coords": grid(40, 2) * 512, "features": features})
+    write_h5(folder / "twice.h5", {"coords": np.repeat(grid(6, 1) * 512, 2, 0), "features": bag(12, 4)})
+    write_h5(folder / "alone.h5", {"coords": np.array([[0, 0], [5000, 9000]]), "features": bag(2, 4)})
+    lines = check_cohort(folder_cohort(folder)).lines
+    assert "WARN unusual number of patches: large (80)" in lines
+    assert "WARN patches with duplicate coordinates: twice (6)" in lines
+    assert "WARN patches with all-zero features: large (3)" in lines
+    assert any(line.startswith("WARN 0% of 2 patches have a neighbour") and line.endswith(": alone") for line in lines)
+
+
+def test_few_patients_and_few_events_are_pointed_out(tmp_path: Path) -> None:
+    names = [f"s{number}" for number in range(12)]
+    cohort = cohort_of(tmp_path, slide_id=names, label=["a"] * 11 + ["b"])
+    assert "WARN few patients: b (1); results will vary much between splits" in check_cohort(cohort).lines
+    survival = cohort_of(tmp_path, "survival", slide_id=names, time=range(1, 13), event=[1, 1] + [0] * 10)
+    assert "WARN only 2 of 12 patients have an event (17%)" in check_cohort(survival).lines
+    nobody = cohort_of(tmp_path, "survival", slide_id=names, time=range(1, 13), event=[0] * 12)
+    with pytest.raises(UserError, match="FAIL none of 12 patients has an event; see event_map"):
+        check_cohort(nobody)
+
+
+def test_files_without_coordinates_pass_only_where_none_are_needed(tmp_path: Path) -> None:
+    torch.save(torch.randn(7, 4), tmp_path / "a.pt")
+    write_h5(tmp_path / "b.h5", {"features": bag(6, 4)})
+    cohort = folder_cohort(tmp_path)
+    report = check_cohort(cohort, {"need_coords": False})
+    assert report.in_dim == 4
+    assert report.slides.patches.tolist() == [7, 6]
+    with pytest.raises(UserError, match=r"a\.pt has no coordinates.*\n.*b\.h5 has no coordinates"):
+        check_cohort(cohort)
+
+
+@pytest.mark.slow
+def test_the_report_does_not_depend_on_the_number_of_processes(tmp_path: Path) -> None:
+    cohort = folder_cohort(write_slides(tmp_path, ["a", "b"]))
+    one, two = check_cohort(cohort), check_cohort(cohort, workers=2)
+    assert one.lines == two.lines
+    pd.testing.assert_frame_equal(one.slides, two.slides)
+
+
+def test_a_bar_is_shown_on_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cohort = folder_cohort(write_slides(tmp_path, ["a", "b"]))
+    check_cohort(cohort, progress=False)
+    assert capsys.readouterr().err == ""
+    check_cohort(cohort, progress=True)
+    assert "checking files" in capsys.readouterr().err
