@@ -13,7 +13,14 @@ from torch.nn import functional as F
 
 from nnunet_gdla.ops._checks import check_qkv, drop_masked, without_autocast
 
-__all__ = ["PINV_INITS", "PinvInit", "nystrom_attention", "nystrom_attention_row", "segment_means"]
+__all__ = [
+    "PINV_INITS",
+    "PinvInit",
+    "check_nystrom_options",
+    "nystrom_attention",
+    "nystrom_attention_row",
+    "segment_means",
+]
 
 PinvInit = Literal["per_matrix", "global"]
 PINV_INITS = ("per_matrix", "global")
@@ -65,7 +72,7 @@ def nystrom_attention(
     Reference: Xiong et al. 2021 (arXiv:2102.03902); `nystrom_attention_naive` in tests/reference.
     """
     check_qkv(q, k, v, key_mask)
-    _check_options(num_landmarks, pinv_iterations, pinv_init)
+    check_nystrom_options(num_landmarks, pinv_iterations, pinv_init)
     _check_queries(q, k, key_mask, query_landmarks, num_landmarks)
     with without_autocast(q):
         work = torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
@@ -114,7 +121,7 @@ def nystrom_attention_row(
     Cost: O(B H M R) memory.
     """
     check_qkv(q, k, k, key_mask)
-    _check_options(num_landmarks, pinv_iterations, pinv_init)
+    check_nystrom_options(num_landmarks, pinv_iterations, pinv_init)
     _check_queries(q, k, key_mask, None, num_landmarks)
     with without_autocast(q):
         acc = torch.promote_types(q.dtype, torch.float32)
@@ -192,7 +199,8 @@ def _attention_mask(key_mask: Tensor | None) -> Tensor | None:
     return None if key_mask is None else (key_mask | ~key_mask.any(-1, keepdim=True))[:, None, None, :]
 
 
-def _check_options(num_landmarks: int, pinv_iterations: int, pinv_init: str) -> None:
+def check_nystrom_options(num_landmarks: int, pinv_iterations: int, pinv_init: str) -> None:
+    """Raise a ValueError unless these are options of `nystrom_attention`."""
     if num_landmarks < 1:
         raise ValueError(f"num_landmarks must be at least 1, got {num_landmarks}")
     if pinv_iterations < 0:
