@@ -82,13 +82,14 @@ class GDLASlideAttention(nn.Module):
         if class_only and self.correction is not None:
             raise ValueError("the class row alone cannot be had where a correction edits patch rows")
         rows = 1 if class_only else x.shape[1]
-        streams = self._project(x, rows)
+        projected = None if self.local_depthwise is None else self.qkvg(x)
+        streams = self._project(x, rows) if projected is None else _first_rows(projected, rows)
         y, values = self._mix(streams, self.lambda_global, key_mask)
         if self.correction is not None:
             y = corrected(self.correction, y, values, context)
         mixed = self._gated(y, streams[3])
-        if self.local_depthwise is not None and self.local_pointwise is not None and self.lambda_local is not None:
-            local = self._local(x, context, rows)
+        if projected is not None and self.lambda_local is not None:
+            local = self._local(projected, context, rows)
             local_y, _ = self._mix(local, self.lambda_local, key_mask)
             mixed = torch.cat([mixed, self._gated(local_y, local[3])], dim=-1)
         return self.out_proj(mixed)
@@ -108,7 +109,7 @@ class GDLASlideAttention(nn.Module):
         """Project to q and g of the first rows and to k and v of all."""
         dim = x.shape[-1]
         if rows == x.shape[1]:
-            return self.qkvg(x).chunk(4, dim=-1)
+            return _first_rows(self.qkvg(x), rows)
         weight, bias = self.qkvg.weight, self.qkvg.bias
         k, v = F.linear(x, weight[dim : 3 * dim], bias[dim : 3 * dim]).chunk(2, dim=-1)
         q, _, _, g = F.linear(x[:, :rows], weight, bias).chunk(4, dim=-1)
@@ -121,16 +122,20 @@ class GDLASlideAttention(nn.Module):
     def _gated(self, y: Tensor, gate: Tensor) -> Tensor:
         return merge_heads(self.norm(y)) * F.silu(gate)
 
-    def _local(self, x: Tensor, context: SlideContext, rows: int) -> tuple[Tensor, ...]:
+    def _local(self, projected: Tensor, context: SlideContext, rows: int) -> tuple[Tensor, ...]:
         assert self.local_depthwise is not None
         assert self.local_pointwise is not None
         if context.graph is None:
             raise ValueError("local_mixing 'lattice' needs the neighbour graph of the patches")
-        projected = self.qkvg(x)
         patches = lattice_convolution(
             projected[:, 1:], context.graph, self.local_depthwise.weight, self.local_depthwise.get_parameter("bias")
         )
         moved = torch.cat([projected[:, :1], patches.to(projected.dtype)], dim=1)
         weight, bias = self.local_pointwise.weight[:, :, 0, 0], self.local_pointwise.get_parameter("bias")
-        q, k, v, g = F.linear(moved, weight, bias).chunk(4, dim=-1)
-        return q[:, :rows], k, v, g[:, :rows]
+        return _first_rows(F.linear(moved, weight, bias), rows)
+
+
+def _first_rows(projected: Tensor, rows: int) -> tuple[Tensor, ...]:
+    """Cut into q, k, v, g, of which only the first rows of q and g are asked for."""
+    q, k, v, g = projected.chunk(4, dim=-1)
+    return q[:, :rows], k, v, g[:, :rows]
