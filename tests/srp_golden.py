@@ -22,19 +22,62 @@ __all__ = ["KINDS", "SrpFile", "srp_folder", "srp_params"]
 VARIABLE = "NNUNET_GDLA_GOLDEN"
 NAMED = Path(os.environ[VARIABLE]) / "srp" if os.environ.get(VARIABLE) else None
 
-ATTENTION = (
-    "dense_srp diff_cls_row diff_depth grid_srp nystrom_plain nystrom_short srp_cls_row srp_pre_k srp_pre_q srp_pre_v "
-    "srp_pre_v_fixed2 srp_signed srp_signed_live srp_signed_streaming vit4_fixed2 vit4_plain vit4_signed vit4_xsa "
-    "xsa_all xsa_patch_only"
-).split()
-MODELS = (
-    "abmil dense dense_srp diff dsmil gridvit_srp nystrom nystrom_noppeg srp srp_fixed2 srp_pre_v transmil vit4_plain "
-    "vit4_srp xsa"
-).split()
-PROJECTIONS = (
-    "beta_1 beta_2 beta_learn beta_m1 detached direct gaussian head_only live no_bias normlog sigmoid token_only win5"
-).split()
-OTHERS = "gate gate_summary graph h_local metrics_schedule ppeg splits subsample survival".split()
+ATTENTION = [
+    "dense_srp",
+    "diff_cls_row",
+    "diff_depth",
+    "grid_srp",
+    "nystrom_plain",
+    "nystrom_short",
+    "srp_cls_row",
+    "srp_pre_k",
+    "srp_pre_q",
+    "srp_pre_v",
+    "srp_pre_v_fixed2",
+    "srp_signed",
+    "srp_signed_live",
+    "srp_signed_streaming",
+    "vit4_fixed2",
+    "vit4_plain",
+    "vit4_signed",
+    "vit4_xsa",
+    "xsa_all",
+    "xsa_patch_only",
+]
+MODELS = [
+    "abmil",
+    "dense",
+    "dense_srp",
+    "diff",
+    "dsmil",
+    "gridvit_srp",
+    "nystrom",
+    "nystrom_noppeg",
+    "srp",
+    "srp_fixed2",
+    "srp_pre_v",
+    "transmil",
+    "vit4_plain",
+    "vit4_srp",
+    "xsa",
+]
+PROJECTIONS = [
+    "beta_1",
+    "beta_2",
+    "beta_learn",
+    "beta_m1",
+    "detached",
+    "direct",
+    "gaussian",
+    "head_only",
+    "live",
+    "no_bias",
+    "normlog",
+    "sigmoid",
+    "token_only",
+    "win5",
+]
+OTHERS = ["gate", "gate_summary", "graph", "h_local", "metrics_schedule", "ppeg", "splits", "subsample", "survival"]
 KINDS = (
     *(f"attn_{name}" for name in ATTENTION),
     *(f"model_{name}" for name in MODELS),

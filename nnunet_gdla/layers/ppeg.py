@@ -68,4 +68,6 @@ class PPEG(nn.Module):
         return self.k7.weight + F.pad(self.k5.weight, (1, 1, 1, 1)) + F.pad(self.k3.weight, (2, 2, 2, 2))
 
     def _bias(self) -> Tensor:
-        return torch.stack([conv.get_parameter("bias") for conv in (self.k7, self.k5, self.k3)]).sum(0)
+        # not a sum of their stack: autograd would give all three one memory for their gradients, and a second backward
+        # would add to it three times
+        return self.k7.get_parameter("bias") + self.k5.get_parameter("bias") + self.k3.get_parameter("bias")

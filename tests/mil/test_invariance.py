@@ -47,6 +47,18 @@ def test_every_model_is_here() -> None:
 
 
 @models
+def test_gradients_of_two_backward_passes_add_up(name: str) -> None:
+    model = _model(name)
+    x, xy = _bag(9)
+    gradients = []
+    for _ in range(2):
+        model(x, xy, STRIDE).square().sum().backward()
+        gradients.append({key: p.grad.clone() for key, p in model.named_parameters() if p.grad is not None})
+    for key, once in gradients[0].items():
+        torch.testing.assert_close(gradients[1][key], 2 * once, msg=lambda text, key=key: f"{key}: {text}")
+
+
+@models
 @pytest.mark.parametrize("n", [1, 2, 17, 37])
 def test_padding_with_a_mask_changes_nothing(name: str, n: int) -> None:
     model = _model(name)

@@ -5,6 +5,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torchsurv.metrics.auc import Auc
+from torchsurv.metrics.brier_score import BrierScore
 
 from nnunet_gdla.mil.metrics import kaplan_meier, log_rank, survival_metrics
 from nnunet_gdla.mil.survival_metrics import CensoringCurve, brier_scores, predicted_survival, time_dependent_auc
@@ -169,9 +172,6 @@ def test_unequal_lengths_are_refused() -> None:
 
 
 def test_torchsurv_says_the_same() -> None:
-    torch = pytest.importorskip("torch")
-    brier_class = pytest.importorskip("torchsurv.metrics.brier_score", reason="needs the mil extra").BrierScore
-    auc_class = pytest.importorskip("torchsurv.metrics.auc", reason="needs the mil extra").Auc
     rng = np.random.default_rng(0)
     n = 60
     time, event = rng.permutation(n) + 1.0, rng.random(n) < 0.6  # no ties: packages differ there
@@ -180,11 +180,11 @@ def test_torchsurv_says_the_same() -> None:
     curve = CensoringCurve.of(time, event)
     args = torch.as_tensor(event), torch.as_tensor(time)
     weight, weight_new = torch.as_tensor(1 / curve.before(time)), torch.as_tensor(1 / curve.at(times))
-    theirs = brier_class()(
+    theirs = BrierScore()(
         torch.as_tensor(survival), *args, new_time=torch.as_tensor(times), weight=weight, weight_new_time=weight_new
     )
     np.testing.assert_allclose(brier_scores(time, event, survival, times, curve), theirs.numpy(), rtol=1e-6)
-    auc = auc_class()(
+    auc = Auc()(
         torch.as_tensor(risk),
         *args,
         auc_type="cumulative",
