@@ -1,0 +1,134 @@
+"""What a trained model says about itself, and what its outputs mean. Classification and survival differ here."""
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from nnunet_gdla import __version__
+from nnunet_gdla.errors import UserError
+from nnunet_gdla.mil.cohort import Task
+from nnunet_gdla.mil.predictions import classification_table_metrics, survival_table_metrics
+from nnunet_gdla.mil.slides import Slide
+from nnunet_gdla.mil.survival import hazards, time_bins
+
+__all__ = ["FORMAT", "BundleInfo", "answer", "base_columns", "table_metrics"]
+
+FORMAT: Final = 1
+_TRUTH: Final = {"classification": ("label",), "survival": ("time", "event")}
+
+
+@dataclass(frozen=True)
+class BundleInfo:
+    """What `bundle.json` holds.
+
+    Attributes:
+        task: "classification" or "survival".
+        model: Name for `build_model`.
+        model_kwargs: Its keyword arguments, defaults written out.
+        in_dim: Width of the features.
+        num_outputs: Outputs of the model.
+        classes: Class of each output (classification).
+        feature_key: Data set inside the files, where the training files held several. None: the only one.
+        encoder: What made the features, where the training files said so.
+        stride: Stride for every slide, or None: from each slide's own file.
+        unit: Unit of the coordinates, or None: from each file.
+        max_patches: Cap per slide.
+        allow_isolated: Whether slides without neighbours are taken.
+        needs_coords: Whether the model looks at coordinates.
+        bin_edges: Edges of the time bins (survival).
+        threshold: Probability of the second class from which it is called (two classes), chosen on validation.
+        train_time: Times of the training patients, for the weights of the Brier score and the time-dependent AUC.
+        train_event: Their events.
+        median_risk: Median risk of the training patients, where Kaplan-Meier curves are cut.
+        training: Where it came from: epoch, selection, seeds, for the record.
+        version: Version of the package that wrote it.
+        format: Version of this layout.
+    """
+
+    task: Task
+    model: str
+    model_kwargs: dict[str, Any]
+    in_dim: int
+    num_outputs: int
+    classes: tuple[str, ...] = ()
+    feature_key: str | None = None
+    encoder: str | None = None
+    stride: float | None = None
+    unit: str | None = None
+    max_patches: int | None = None
+    allow_isolated: bool = False
+    needs_coords: bool = True
+    bin_edges: tuple[float, ...] = ()
+    train_time: tuple[float, ...] = ()
+    train_event: tuple[int, ...] = ()
+    threshold: float | None = None
+    median_risk: float | None = None
+    training: dict[str, Any] = field(default_factory=dict)
+    version: str = __version__
+    format: int = FORMAT
+
+    def read_options(self) -> dict[str, Any]:
+        """Return the keyword arguments with which slides are read as in training."""
+        names = ("feature_key", "stride", "unit", "max_patches", "allow_isolated")
+        return {name: getattr(self, name) for name in names} | {"need_coords": self.needs_coords}
+
+    def refuse(self, slide: Slide) -> None:
+        """Raise a UserError that names what differs, unless the slide holds what the model was trained on."""
+        differences = []
+        if slide.features.shape[1] != self.in_dim:
+            differences.append(f"features are {slide.features.shape[1]} wide, the model takes {self.in_dim}")
+        if None not in (self.encoder, slide.encoder) and slide.encoder != self.encoder:
+            differences.append(f"features come from {slide.encoder}, the model was trained on {self.encoder}")
+        if self.needs_coords and slide.coords is None:
+            differences.append("it has no coordinates")
+        if differences:
+            raise UserError(
+                f"slide {slide.slide_id}: {' and '.join(differences)}; extract its features with the encoder of the "
+                "training"
+            )
+
+
+def answer(logits: Float[Tensor, "models outputs"], info: BundleInfo) -> dict[str, float]:
+    """Turn the logits of one slide into named numbers.
+
+    Args:
+        logits: One row per model.
+        info: What the outputs mean.
+
+    Returns:
+        Means over the models: `prob_<class>` for each class, or `risk` and `hazard_<bin>`.
+    """
+    if info.task == "classification":
+        probabilities = logits.softmax(-1).mean(0)
+        return {f"prob_{name}": float(p) for name, p in zip(info.classes, probabilities, strict=True)}
+    curve = (1 - hazards(logits)).cumprod(-1).mean(0)
+    hazard = 1 - curve / torch.cat([torch.ones_like(curve[:1]), curve[:-1]])
+    return {"risk": -float(curve.sum())} | {f"hazard_{k}": float(h) for k, h in enumerate(hazard)}
+
+
+def base_columns(table: pd.DataFrame, info: BundleInfo) -> pd.DataFrame:
+    """Return the columns of a table of predictions that are known before the model is asked."""
+    columns = ["slide_id", "patient_id", *_TRUTH[info.task]]
+    known = table[[name for name in columns if name in table]].reset_index(drop=True)
+    if "time" in known and info.bin_edges:
+        known["time_bin"] = time_bins(known["time"].to_numpy(np.float64), list(info.bin_edges))
+    return known
+
+
+def table_metrics(predictions: pd.DataFrame, info: BundleInfo) -> dict[str, float]:
+    """Return the metrics of a table of predictions, at whatever level its rows are."""
+    if info.task == "classification":
+        return classification_table_metrics(predictions, info.classes, threshold=info.threshold)
+    if not info.bin_edges:
+        return survival_table_metrics(predictions)
+    return survival_table_metrics(
+        predictions,
+        edges=np.array(info.bin_edges),
+        train_time=list(info.train_time),
+        train_event=list(info.train_event),
+    )

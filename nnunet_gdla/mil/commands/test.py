@@ -1,0 +1,45 @@
+"""`nnunet-gdla-mil test`: a trained model on another cohort; nothing is fitted to it."""
+
+import argparse
+import dataclasses
+from pathlib import Path
+
+from nnunet_gdla.mil.bundle import load_bundles
+from nnunet_gdla.mil.cohort import Columns, read_cohort
+from nnunet_gdla.mil.commands.shared import bar_wanted, mapping, new_folder, say
+from nnunet_gdla.mil.device import pick_device
+from nnunet_gdla.mil.evaluate import evaluate, metric_lines, predict_table, write_evaluation
+from nnunet_gdla.mil.files import write_json
+from nnunet_gdla.mil.report import write_figures
+
+__all__ = ["run"]
+
+
+def run(args: argparse.Namespace) -> int:
+    """Predict, compare with the truth, write predictions, metrics and figures."""
+    out = new_folder(args.out)
+    bundle = load_bundles(args.model, pick_device(args.device))
+    if args.feature_key:
+        bundle = dataclasses.replace(bundle, info=dataclasses.replace(bundle.info, feature_key=args.feature_key))
+    cohort = read_cohort(
+        Path(args.cohort),
+        [Path(folder) for folder in args.features],
+        task=bundle.info.task,
+        columns=Columns(args.slide_column, args.label_column, args.time_column, args.event_column),
+        patient=args.patient_column,
+        event_map=mapping(args.event_map, "--event-map", int),
+        label_map=mapping(args.label_map, "--label-map", str),
+        classes=bundle.info.classes or None,
+    )
+    for note in cohort.notes:
+        say(note)
+    predictions = predict_table(bundle, cohort.table, workers=args.workers, progress=bar_wanted())
+    metrics = evaluate(predictions, bundle.info, bootstrap=args.bootstrap)
+    out.mkdir(parents=True, exist_ok=True)
+    write_evaluation(out, "test", predictions, metrics)
+    write_json(out / "bundle.json", dataclasses.asdict(bundle.info) | {"bundles": list(bundle.folders)})
+    figures = write_figures(out)
+    for line in metric_lines({"test": metrics}):
+        say(line)
+    say(f"{out}: predictions, metrics, {len(figures)} figures; thresholds and edges are those of the training")
+    return 0

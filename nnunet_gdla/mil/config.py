@@ -1,0 +1,178 @@
+"""The settings of a training: one YAML file, read by jsonargparse into typed dataclasses. Unknown keys are errors."""
+
+import copy
+import dataclasses
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, cast, get_args, get_type_hints
+
+import yaml
+from jsonargparse import ArgumentError, ArgumentParser
+
+from nnunet_gdla.errors import UserError
+from nnunet_gdla.mil.config_schema import Config, DataConfig, Found, ModelConfig, SplitConfig, TrainConfig
+from nnunet_gdla.mil.files import write_text
+
+__all__ = [
+    "Config",
+    "DataConfig",
+    "Found",
+    "ModelConfig",
+    "SplitConfig",
+    "TrainConfig",
+    "config_from_dict",
+    "load_config",
+    "preset_names",
+    "preset_text",
+    "save_config",
+]
+
+
+def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
+    """Read a YAML file.
+
+    Args:
+        path: The file. Relative paths inside it start at its folder.
+        overrides: Changes such as "train.epochs=3"; relative paths in them start at the current folder.
+
+    Raises:
+        UserError: If the file cannot be read, a key is unknown, a required one is missing, or a value has a wrong type.
+    """
+    path = Path(path)
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        hint = f"; for one that comes with the package: init NAME ({', '.join(preset_names())})"
+        raise UserError(f"cannot read the settings {path}: {error}{hint}") from None
+    except yaml.YAMLError as error:
+        raise UserError(f"{path} is no valid YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(tree, dict):
+        raise UserError(f"{path} holds no settings; it must have the sections data, split, model, train")
+    tree = copy.deepcopy(tree)
+    _absolute_paths(tree, path.resolve().parent)
+    for override in overrides:
+        _apply(tree, override)
+    return config_from_dict(tree, where=str(path))
+
+
+def config_from_dict(tree: Mapping[str, Any], *, where: str = "settings") -> Config:
+    """Check nested settings and return them typed.
+
+    Args:
+        tree: Sections as in the YAML file.
+        where: Name for error messages.
+
+    Raises:
+        UserError: As for `load_config`.
+    """
+    _refuse_unknown(tree, Config, where, "")
+    parser = ArgumentParser(exit_on_error=False, default_env=False)
+    parser.add_class_arguments(Config)
+    try:
+        namespace = parser.parse_object(dict(tree))
+        config = parser.instantiate(namespace)
+    except (ArgumentError, TypeError, ValueError, KeyError) as error:
+        raise UserError(f"{where}: {_short(error)}") from None
+    sections = {f.name: getattr(config, f.name) for f in fields(Config)}
+    _check_ranges(Config(**sections), where)
+    return Config(**sections)
+
+
+def save_config(path: Path, config: Config) -> None:
+    """Write settings so that `load_config` reads them back equal."""
+    tree = dataclasses.asdict(config)
+    if config.found is None:
+        del tree["found"]
+    text = "# Every setting of this run; `found` is what the data decided.\n" + yaml.safe_dump(tree, sort_keys=False)
+    write_text(path, text)
+
+
+def preset_names() -> list[str]:
+    """Return the names of the settings that come with the package."""
+    folder = files("nnunet_gdla.mil").joinpath("configs")
+    return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
+
+
+def preset_text(name: str) -> str:
+    """Return the commented YAML of one of `preset_names`."""
+    if name not in preset_names():
+        raise UserError(f"no settings called {name!r}; choose one of {', '.join(preset_names())}")
+    return files("nnunet_gdla.mil").joinpath("configs", f"{name}.yaml").read_text(encoding="utf-8")
+
+
+def _names(cls: type) -> list[str]:
+    return [f.name for f in fields(cls)]
+
+
+def _section(cls: type, name: str) -> type | None:
+    """The dataclass behind a key, or None for a plain value."""
+    hint = get_type_hints(cls)[name]
+    kinds = [kind for kind in (hint, *get_args(hint)) if is_dataclass(kind)]
+    return cast(type, kinds[0]) if kinds else None
+
+
+def _refuse_unknown(tree: Mapping[str, Any], cls: type, where: str, prefix: str) -> None:
+    known = _names(cls)
+    for key, value in tree.items():
+        if key not in known:
+            nearest = difflib.get_close_matches(str(key), known, n=1)
+            hint = f"did you mean {prefix}{nearest[0]}" if nearest else f"known here: {', '.join(known)}"
+            raise UserError(f"{where}: unknown key {prefix}{key}; {hint}")
+        section = _section(cls, key)
+        if section is not None and isinstance(value, Mapping):
+            _refuse_unknown(value, section, where, f"{prefix}{key}.")
+
+
+def _absolute_paths(tree: dict[str, Any], folder: Path) -> None:
+    def absolute(value: object) -> object:
+        if isinstance(value, list):
+            return [absolute(each) for each in value]
+        return str(folder / Path(value).expanduser()) if isinstance(value, str) else value
+
+    for section, key in (("data", "table"), ("data", "features"), ("split", "file")):
+        values = tree.get(section)
+        if isinstance(values, dict) and key in values:
+            values[key] = absolute(values[key])
+
+
+def _apply(tree: dict[str, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    parts = key.split(".")
+    if not equals or not all(parts):
+        raise UserError(f"--set {override}: write SECTION.KEY=VALUE, such as train.epochs=3")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        value = text
+    node: Any = tree
+    for part in parts[:-1]:
+        node = node.setdefault(part, {})
+        if not isinstance(node, dict):
+            raise UserError(f"--set {override}: {part} is no section")
+    if key in ("data.table", "data.features", "split.file") and isinstance(value, str):
+        value = str(Path(value).expanduser().resolve())
+    node[parts[-1]] = value
+
+
+def _check_ranges(config: Config, where: str) -> None:
+    train, split = config.train, config.split
+    for name in ("epochs", "accumulate", "lr", "num_bins", "patience", "clip_norm", "bootstrap", "devices"):
+        value = getattr(train, name)
+        if value is not None and not value > 0:
+            raise UserError(f"{where}: train.{name} is {value}; it must be greater than 0")
+    for name in ("weight_decay", "warmup_fraction", "workers"):
+        if getattr(train, name) < 0:
+            raise UserError(f"{where}: train.{name} is {getattr(train, name)}; it must be 0 or more")
+    if split.fold < 0 or (split.scheme in ("kfold", "site") and not split.fold < split.folds):
+        raise UserError(f"{where}: split.fold {split.fold} of {split.folds} folds; folds are numbered from 0")
+    if split.file is None and split.scheme == "file" and config.data.split is None:
+        raise UserError(f"{where}: split.scheme is file: name split.file, or data.split, the column that holds it")
+
+
+def _short(error: BaseException) -> str:
+    """What jsonargparse found, in one line."""
+    lines = [" ".join(line.split()) for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines).replace("Parser key ", "") or type(error).__name__

@@ -1,0 +1,211 @@
+"""From settings to a checked cohort, its split and what the data decides; every fit begins here."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import pandas as pd
+
+from nnunet_gdla.errors import UserError
+from nnunet_gdla.mil.bundle import resolved_arguments
+from nnunet_gdla.mil.bundle_info import BundleInfo
+from nnunet_gdla.mil.check import check_cohort
+from nnunet_gdla.mil.cohort import Cohort, Columns, read_cohort
+from nnunet_gdla.mil.config_schema import Config, DataConfig, Found, ModelConfig
+from nnunet_gdla.mil.models import build_model
+from nnunet_gdla.mil.slides import read_slide
+from nnunet_gdla.mil.splits import Split, audit_split, holdout_split, make_splits, read_split, split_lines
+from nnunet_gdla.mil.survival import time_bin_edges
+
+__all__ = [
+    "PARTS",
+    "Prepared",
+    "learned_from_data",
+    "load_cohort",
+    "prepare",
+    "read_options",
+    "resolved",
+    "silent",
+    "split_tables",
+]
+
+PARTS: Final = ("train", "val", "test")
+MANY_SLIDES: Final = 64
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Everything that is known before the first step.
+
+    Attributes:
+        config: Settings, with `found` filled in.
+        cohort: The slides.
+        split: Who is where.
+        tables: Rows of the cohort per part.
+        info: What the outputs of the model will mean.
+    """
+
+    config: Config
+    cohort: Cohort
+    split: Split
+    tables: Mapping[str, pd.DataFrame]
+    info: BundleInfo
+
+
+def silent(line: str) -> None:
+    """Say nothing."""
+
+
+def prepare(
+    config: Config,
+    *,
+    split_file: Path | None = None,
+    check_files: bool = True,
+    say: Callable[[str], None] = silent,
+    progress: bool = False,
+) -> Prepared:
+    """Read the cohort, split it, check all files, and take widths, classes and bin edges from the data.
+
+    Args:
+        config: Settings.
+        split_file: Split of a run that is resumed, instead of drawing one.
+        check_files: Look at every file. Otherwise the first one stands for all: they were checked before.
+        say: Where the report goes, line by line.
+        progress: Show a bar.
+
+    Raises:
+        UserError: If anything in it would break the training or spoil its results.
+    """
+    options = read_options(config.data) | {"need_coords": _needs_coords(config.model)}
+    cohort = load_cohort(config.data)
+    split = read_split(split_file) if split_file else _drawn(config, cohort)
+    audit_split(split, cohort)
+    for line in (*cohort.notes, *split_lines(split, cohort)):
+        say(line)
+    tables = split_tables(cohort, split)
+    if check_files:
+        workers = config.train.workers if len(cohort) >= MANY_SLIDES else 0
+        report = check_cohort(cohort, options, workers=workers, progress=progress)
+        for line in report.lines:
+            say(line)
+        in_dim, encoder = report.in_dim, report.slides["encoder"].iloc[0]
+    else:
+        slide = read_slide(tables["train"]["path"].iloc[0], **options)
+        in_dim, encoder = slide.features.shape[1], slide.encoder
+    info = learned_from_data(config, cohort, tables["train"], in_dim)
+    info = replace(info, encoder=encoder, needs_coords=options["need_coords"])
+    found = Found(info.in_dim, list(info.classes), list(info.bin_edges))
+    _compare(config.found, found)
+    return Prepared(replace(resolved(config), found=found), cohort, split, tables, info)
+
+
+def split_tables(cohort: Cohort, split: Split) -> dict[str, pd.DataFrame]:
+    """Return the rows of the cohort per part of a split, in the split's order."""
+    rows = cohort.table.set_index("slide_id", drop=False)
+    return {part: rows.loc[list(getattr(split, part))].reset_index(drop=True) for part in PARTS}
+
+
+def load_cohort(data: DataConfig) -> Cohort:
+    """Read the table of the settings."""
+    columns = Columns(
+        slide=data.slide,
+        label=data.label,
+        time=data.time,
+        event=data.event,
+        site=data.site,
+        centre=data.centre,
+        split=data.split,
+    )
+    folders = [data.features] if isinstance(data.features, str) else data.features
+    return read_cohort(
+        Path(data.table),
+        [Path(folder) for folder in folders],
+        task=data.task,
+        columns=columns,
+        patient=data.patient,
+        sample_types=data.sample_types,
+        event_map=data.event_map,
+        label_map=data.label_map,
+        allow_missing=data.allow_missing,
+    )
+
+
+def read_options(data: DataConfig) -> dict[str, Any]:
+    """Return how slides are read."""
+    names = ("feature_key", "stride", "unit", "max_patches", "allow_isolated")
+    return {name: getattr(data, name) for name in names}
+
+
+def learned_from_data(config: Config, cohort: Cohort, train: pd.DataFrame, in_dim: int) -> BundleInfo:
+    """Return the description of the model that these data ask for.
+
+    Raises:
+        UserError: If the model has no such setting, or the training slides show a single class.
+    """
+    model = config.model
+    info = BundleInfo(
+        task=config.data.task,
+        model=model.name,
+        model_kwargs=resolved_arguments(model.name, model.arguments()),
+        in_dim=in_dim,
+        num_outputs=config.train.num_bins if config.data.task == "survival" else len(cohort.classes),
+        **read_options(config.data),
+    )
+    if info.task == "classification":
+        seen = sorted(set(train["label"]))
+        if len(seen) < 2:
+            raise UserError(f"all training slides are of class {', '.join(seen)}; a classifier needs two")
+        return replace(info, classes=tuple(cohort.classes))
+    patients = train.groupby("patient_id").first()
+    time, event = patients["time"].tolist(), patients["event"].astype(int).tolist()
+    edges = time_bin_edges(time, event, config.train.num_bins)
+    return replace(info, bin_edges=tuple(edges.tolist()), train_time=tuple(time), train_event=tuple(event))
+
+
+def _needs_coords(model: ModelConfig) -> bool:
+    """Build the model in small, which also tells whether its settings go together, before any slide is read."""
+    try:
+        built = build_model(model.name, 8, 2, **resolved_arguments(model.name, model.arguments()))
+    except (TypeError, ValueError) as error:
+        raise UserError(f"the settings of the model do not work: {error}") from None
+    return bool(built.needs_coords)
+
+
+def resolved(config: Config) -> Config:
+    """Return the settings with the model's defaults written out."""
+    known = set(ModelConfig.__dataclass_fields__) - {"name", "extra"}
+    arguments = resolved_arguments(config.model.name, config.model.arguments())
+    named = {name: value for name, value in arguments.items() if name in known}
+    extra = {name: value for name, value in arguments.items() if name not in known}
+    return replace(config, model=ModelConfig(name=config.model.name, **named, extra=extra))
+
+
+def _drawn(config: Config, cohort: Cohort) -> Split:
+    split = config.split
+    if split.scheme == "paper":
+        return holdout_split(cohort.table, split.seed, rule=split.rule)
+    return make_splits(
+        cohort,
+        split.scheme,
+        seed=split.seed,
+        folds=split.folds,
+        fold=split.fold,
+        file=Path(split.file) if split.file else None,
+        centre=split.centre,
+        val_share=split.val_share,
+        test_share=split.test_share,
+        allow_missing=config.data.allow_missing,
+    )
+
+
+def _compare(before: Found | None, now: Found) -> None:
+    if before is None:
+        return
+    if before.in_dim != now.in_dim:
+        raise UserError(f"features are {now.in_dim} wide, the settings were made with {before.in_dim} (found.in_dim)")
+    if before.classes != now.classes:
+        raise UserError(
+            f"the table has the classes {', '.join(now.classes)}, the settings were made with "
+            f"{', '.join(before.classes)} (found.classes); remove the section found to train on the new ones"
+        )

@@ -1,0 +1,128 @@
+"""What a training leaves in its folder after every epoch, so that it can be stopped and resumed at any time."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import pandas as pd
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from nnunet_gdla.errors import UserError
+from nnunet_gdla.mil.files import write_csv
+from nnunet_gdla.mil.gates import GATE_COLUMNS
+from nnunet_gdla.mil.module import SlideModule, gathered
+from nnunet_gdla.mil.tasks import best_epoch
+
+__all__ = ["RunState", "read_state"]
+
+_KEY: Final = "nnunet_gdla"
+_BY_METRIC, _BY_LOSS = "best_by_metric.ckpt", "best_by_loss.ckpt"
+
+
+class RunState(Callback):
+    """Keeps the history, the checkpoints `last`, and the best epoch's weights; ends a training that gets no better.
+
+    Two epochs can turn out to be the best: by the metric, or, where the metric is undefined in some epoch, by the loss.
+
+    Args:
+        run: Folder of the run.
+        metric: What selects the epoch, without `val_`; or "loss".
+        patience: Epochs without a better one after which it ends; None: never.
+        say: Where a line per epoch goes.
+    """
+
+    def __init__(self, run: Path, metric: str, patience: int | None, say: Callable[[str], None]) -> None:
+        self.folder, self.metric, self.patience, self.say = run, metric, patience, say
+        self.history: list[dict[str, float | int]] = []
+        self.gates: list[dict[str, float | int]] = []
+
+    @property
+    def state_key(self) -> str:
+        """Name in the checkpoint."""
+        return _KEY
+
+    def state_dict(self) -> dict[str, Any]:
+        """For the checkpoint."""
+        return {"history": self.history, "gates": self.gates}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """From the checkpoint."""
+        self.history, self.gates = list(state_dict["history"]), list(state_dict["gates"])
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Write everything, in an order in which no interruption leaves the folder in contradiction."""
+        assert isinstance(pl_module, SlideModule)
+        losses = [loss for _, loss in sorted(gathered(pl_module.seen))]
+        row = {"epoch": trainer.current_epoch, "step": trainer.global_step, "train_loss": sum(losses) / len(losses)}
+        row |= pl_module.epoch_numbers | {"lr": trainer.optimizers[0].param_groups[0]["lr"]}
+        self.history.append(row)
+        self.gates.extend(pl_module.gate_rows)
+        epoch = len(self.history) - 1
+        if best_epoch(self.history, "loss") == epoch:
+            self._save(trainer, _BY_LOSS, weights_only=True)
+        if best_epoch(self.history, self.metric) == epoch:
+            self._save(trainer, _BY_METRIC, weights_only=True)
+        self._save(trainer, "last.ckpt")
+        if trainer.is_global_zero:
+            write_csv(self.folder / "logs" / "metrics.csv", pd.DataFrame(self.history))
+            write_csv(self.folder / "gates.csv", pd.DataFrame(self.gates, columns=list(GATE_COLUMNS)))
+            self._report(trainer, row)
+        trainer.should_stop = trainer.should_stop or self.patience_is_over()
+
+    def patience_is_over(self) -> bool:
+        """Whether the best epoch lies too far back."""
+        if self.patience is None or not self.history:
+            return False
+        return len(self.history) - 1 - best_epoch(self.history, self.metric) >= self.patience
+
+    def finish(self) -> int:
+        """Keep the weights of the best epoch as `best.ckpt` and return its number, counted from 0."""
+        epoch = best_epoch(self.history, self.metric)
+        folder = self.folder / "checkpoints"
+        by_loss, by_metric = folder / _BY_LOSS, folder / _BY_METRIC
+        chosen = by_loss if best_epoch(self.history, "loss") == epoch else by_metric
+        if chosen.exists():
+            chosen.replace(folder / "best.ckpt")
+        for other in (by_loss, by_metric):
+            other.unlink(missing_ok=True)
+        return epoch
+
+    def _save(self, trainer: Trainer, name: str, *, weights_only: bool = False) -> None:
+        path = self.folder / "checkpoints" / name
+        unfinished = path.with_name(f".{name}")
+        try:
+            trainer.save_checkpoint(unfinished, weights_only=weights_only)
+            if trainer.is_global_zero:
+                unfinished.replace(path)
+        finally:
+            if trainer.is_global_zero:
+                unfinished.unlink(missing_ok=True)
+
+    def _report(self, trainer: Trainer, row: dict[str, float | int]) -> None:
+        shown = dict.fromkeys(("train_loss", "val_loss", f"val_{self.metric}"))
+        numbers = "  ".join(f"{name} {row[name]:.4f}".replace("nan", "n/a") for name in shown)
+        mark = "  best so far" if best_epoch(self.history, self.metric) == len(self.history) - 1 else ""
+        line = f"epoch {len(self.history)}/{trainer.max_epochs}  {numbers}{mark}"
+        bar = trainer.progress_bar_callback
+        if bar is not None:
+            bar.print(line)
+        else:
+            self.say(line)
+
+
+def read_state(run: Path, state: RunState) -> bool:
+    """Load the history of an earlier start of the run; return whether there was one.
+
+    Raises:
+        UserError: If the checkpoint is damaged.
+    """
+    path = run / "checkpoints" / "last.ckpt"
+    if not path.is_file():
+        return False
+    try:
+        tree = torch.load(path, map_location="cpu", weights_only=True)
+        state.load_state_dict(tree["callbacks"][_KEY])
+    except (OSError, EOFError, KeyError, RuntimeError, ValueError) as error:
+        raise UserError(f"{path} is damaged ({error}); remove it to start the run again") from None
+    return True

@@ -1,0 +1,120 @@
+"""Settings: one YAML, typed; what is unknown or does not fit is named."""
+
+from pathlib import Path
+
+import pytest
+
+from nnunet_gdla.errors import UserError
+from nnunet_gdla.mil.config import Found, load_config, preset_names, preset_text, save_config
+from nnunet_gdla.mil.prepare import resolved
+
+DATA = "data:\n  table: cohort.csv\n  features: h5\n  task: classification\n"
+PUBLISHED = {  # delta and hidden width of the gate, by dataset
+    "kirc": (1.5, 128),
+    "kirp": (2.0, 32),
+    "luad": (1.0, 128),
+    "stad": (0.5, 128),
+    "ucec": (1.5, 32),
+    "cam16": (1.0, 16),
+    "cam17": (2.0, 64),
+    "kgh": (1.0, 64),
+    "panda": (0.5, 16),
+    "bracs": (0.5, 128),
+}
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "settings.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_every_preset_loads_and_names_a_model_that_can_be_built(name: str, tmp_path: Path) -> None:
+    config = load_config(written(tmp_path, preset_text(name)))
+    assert resolved(config).model.width == 384
+    assert preset_text(name).startswith("# ")
+
+
+@pytest.mark.parametrize(("name", "published"), PUBLISHED.items())
+def test_presets_hold_the_published_numbers(name: str, published: tuple[float, int], tmp_path: Path) -> None:
+    config = load_config(written(tmp_path, preset_text(name)))
+    train = config.train
+    assert (config.model.delta, config.model.gate_hidden) == published
+    assert train.decay_norms_and_biases
+    assert config.split.scheme == "paper"
+    if config.data.task == "survival":
+        assert (train.epochs, train.accumulate, train.lr, train.weight_decay) == (20, 1, 1e-4, 1e-5)
+        assert config.data.max_patches == 49152
+    else:
+        assert (train.accumulate, train.lr, train.weight_decay) == (16, 2e-4, 0.05)
+        assert train.epochs == (20 if name == "panda" else 15)
+        assert config.data.max_patches is None
+
+
+@pytest.mark.parametrize("name", ["own_classification", "own_survival"])
+def test_own_data_leaves_norms_and_biases_undecayed(name: str, tmp_path: Path) -> None:
+    assert load_config(written(tmp_path, preset_text(name))).train.decay_norms_and_biases is False
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (DATA + "train:\n  epoch: 3\n", r"unknown key train\.epoch; did you mean train\.epochs"),
+        (DATA + "trian:\n  epochs: 3\n", "unknown key trian; did you mean train"),
+        (DATA + "train:\n  zzz: 3\n", r"unknown key train\.zzz; known here: seed, epochs"),
+        (DATA + "train:\n  epochs: many\n", r"train\.epochs.*many"),
+        (DATA + "train:\n  epochs: 0\n", r"train\.epochs is 0; it must be greater than 0"),
+        (DATA + "train:\n  workers: -1\n", r"train\.workers is -1; it must be 0 or more"),
+        (DATA + "split:\n  scheme: random\n", r"split\.scheme.*'paper', 'holdout'.*random"),
+        (DATA + "split:\n  scheme: kfold\n  fold: 5\n", "fold 5 of 5 folds; folds are numbered from 0"),
+        (DATA + "split:\n  scheme: file\n", r"name split\.file, or data\.split"),
+        ("data:\n  table: a.csv\n", r"required: data\.features, data\.task"),
+        ("train: 3\n", "data"),
+        ("- 1\n", "holds no settings; it must have the sections data, split, model, train"),
+        ("a: b: c\n", "is no valid YAML"),
+    ],
+)
+def test_mistakes_are_named(text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        load_config(written(tmp_path, text))
+    assert str(caught.value).startswith(str(tmp_path / "settings.yaml"))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_lists_the_presets(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"cannot read the settings.*init NAME \(.*own_survival"):
+        load_config(tmp_path / "none.yaml")
+
+
+def test_paths_start_at_the_file_and_in_overrides_at_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written(tmp_path, DATA)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert load_config(path).data.table == str(tmp_path / "cohort.csv")
+    assert load_config(path, ["data.table=mine.csv"]).data.table == str(tmp_path / "elsewhere" / "mine.csv")
+
+
+def test_overrides_are_read_as_yaml(tmp_path: Path) -> None:
+    changes = [
+        "train.lr=1e-3",
+        "train.class_weights=[1, 2]",
+        "model.extra.gate_options={init: xavier}",
+        "train.patience=4",
+    ]
+    config = load_config(written(tmp_path, DATA), changes)
+    assert (config.train.lr, config.train.class_weights, config.train.patience) == (1e-3, [1.0, 2.0], 4)
+    assert config.model.arguments() == {"gate_options": {"init": "xavier"}}
+    with pytest.raises(UserError, match=r"write SECTION\.KEY=VALUE"):
+        load_config(written(tmp_path, DATA), ["train.epochs"])
+    with pytest.raises(UserError, match=r"unknown key train\.epoch;"):
+        load_config(written(tmp_path, DATA), ["train.epoch=3"])
+
+
+def test_saved_settings_read_back_equal(tmp_path: Path) -> None:
+    config = load_config(written(tmp_path, DATA), ["data.event_map={dead: 1, alive: 0}", "train.lr=1e-5"])
+    config.found = Found(1536, ["no", "yes"], [1.5, 2.5])
+    save_config(tmp_path / "saved.yaml", config)
+    assert load_config(tmp_path / "saved.yaml") == config

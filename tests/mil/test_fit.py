@@ -1,0 +1,196 @@
+"""A training from the table to the bundle; classification and survival, on slides that take seconds."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from nnunet_gdla.errors import TrainingStopped, UserError
+from nnunet_gdla.mil.bundle import load_bundle
+from nnunet_gdla.mil.config import load_config
+from nnunet_gdla.mil.files import read_csv
+from nnunet_gdla.mil.fit import fit
+from nnunet_gdla.mil.gates import GATE_COLUMNS
+from nnunet_gdla.mil.slides import read_slide
+from tests.mil.small_cohorts import MODEL, make_cohort, small_config, write_slide
+
+pytestmark = pytest.mark.usefixtures("no_figures")
+
+FILES = {
+    "bundle/bundle.json",
+    "bundle/model.safetensors",
+    "checkpoints/best.ckpt",
+    "checkpoints/last.ckpt",
+    "config.yaml",
+    "gates.csv",
+    "logs/metrics.csv",
+    "metrics_test.json",
+    "metrics_val.json",
+    "predictions_test.csv",
+    "predictions_val.csv",
+    "split.csv",
+    "summary.txt",
+}
+
+
+@pytest.mark.parametrize("kind", ["classified", "survived"])
+def test_a_run_leaves_all_its_files_and_nothing_half_written(kind: str, request: pytest.FixtureRequest) -> None:
+    run = request.getfixturevalue(kind) / "run"
+    written = {path.relative_to(run).as_posix() for path in run.rglob("*") if path.is_file()}
+    assert {name for name in written if not name.startswith("figures/")} == FILES
+    assert len(list((run / "figures").glob("*.png"))) >= 5
+
+
+def test_the_history_has_one_row_per_epoch(classified: Path) -> None:
+    history = pd.read_csv(classified / "run" / "logs" / "metrics.csv")
+    assert list(history["epoch"]) == [0, 1, 2]
+    assert {"step", "train_loss", "val_loss", "val_macro_f1", "lr"} <= set(history)
+    assert history["train_loss"].is_monotonic_decreasing
+    assert history["lr"].iloc[-1] > 0
+
+
+@pytest.mark.parametrize("kind", ["classified", "survived"])
+def test_gates_are_logged_for_every_epoch_also_in_survival(kind: str, request: pytest.FixtureRequest) -> None:
+    gates = pd.read_csv(request.getfixturevalue(kind) / "run" / "gates.csv")
+    assert list(gates) == list(GATE_COLUMNS)
+    assert list(gates["epoch"]) == [0, 1, 2]  # depth 2 has one active block
+    assert np.allclose(gates[["anti", "identity", "projection", "reflection"]].sum(axis=1), 1)
+
+
+def test_predictions_hold_every_slide_of_the_part_once(classified: Path) -> None:
+    split = read_csv(classified / "run" / "split.csv")
+    for part in ("val", "test"):
+        predictions = read_csv(classified / "run" / f"predictions_{part}.csv")
+        assert sorted(predictions["slide_id"]) == sorted(split["slide_id"][split["part"] == part])
+        assert list(predictions) == ["slide_id", "patient_id", "label", "prob_a", "prob_b"]
+        assert np.allclose(predictions[["prob_a", "prob_b"]].sum(axis=1), 1)
+    assert not set(split["patient_id"][split["part"] == "train"]) & set(split["patient_id"][split["part"] == "test"])
+
+
+def test_survival_predictions_hold_risk_and_hazards_that_fit(survived: Path) -> None:
+    predictions = read_csv(survived / "run" / "predictions_test.csv")
+    hazards = predictions[[f"hazard_{k}" for k in range(4)]].to_numpy()
+    assert np.allclose(predictions["risk"], -(1 - hazards).cumprod(axis=1).sum(axis=1))
+    assert set(predictions["time_bin"]) <= {0, 1, 2, 3}
+
+
+def test_metrics_are_given_by_slide_and_by_patient_with_intervals(classified: Path) -> None:
+    metrics = json.loads((classified / "run" / "metrics_test.json").read_text(encoding="utf-8"))
+    for level in ("slide", "patient"):
+        accuracy = metrics[level]["accuracy"]
+        assert accuracy["low"] <= accuracy["value"] <= accuracy["high"]
+        assert {"auc", "sensitivity", "specificity", "ece"} <= set(metrics[level])
+
+
+def test_a_separable_cohort_is_learned(classified: Path) -> None:
+    metrics = json.loads((classified / "run" / "metrics_test.json").read_text(encoding="utf-8"))
+    assert metrics["slide"]["auc"]["value"] > 0.9
+
+
+def test_the_resolved_settings_can_be_fitted_again(classified: Path) -> None:
+    config = load_config(classified / "run" / "config.yaml")
+    assert config.found is not None
+    assert config.found.in_dim == 16
+    assert config.found.classes == ["a", "b"]
+    assert config.model.correction == "srp"
+    assert config.model.extra["mlp_ratio"] == 4.0
+
+
+def test_bin_edges_come_from_training_events_alone(survived: Path) -> None:
+    config = load_config(survived / "run" / "config.yaml")
+    split = read_csv(survived / "run" / "split.csv")
+    table = pd.read_csv(survived / "cohort.csv", dtype={"slide_id": str, "patient_id": str})
+    patients = table[table["slide_id"].isin(split["slide_id"][split["part"] == "train"])].drop_duplicates("patient_id")
+    events = patients["time"][patients["event"] == 1]
+    assert config.found is not None
+    assert np.allclose(config.found.bin_edges, np.quantile(events, [0.25, 0.5, 0.75]))
+
+
+def test_the_bundle_predicts_what_the_run_wrote(classified: Path) -> None:
+    bundle = load_bundle(classified / "run")
+    predictions = read_csv(classified / "run" / "predictions_test.csv")
+    row = predictions.iloc[0]
+    answer = bundle.predict(read_slide(classified / "h5" / f"{row.slide_id}.h5"))
+    assert answer == {"prob_a": row.prob_a, "prob_b": row.prob_b}
+
+
+def test_an_existing_run_is_never_trained_over(classified: Path) -> None:
+    config = small_config(classified, "classification")
+    with pytest.raises(UserError, match="is finished; a new run needs another folder"):
+        fit(config, run=classified / "run")
+    before = (classified / "run" / "checkpoints" / "last.ckpt").stat().st_mtime_ns
+    said: list[str] = []
+    fit(config, run=classified / "run", resume=True, say=said.append)
+    assert "nothing was done" in said[-1]
+    assert (classified / "run" / "checkpoints" / "last.ckpt").stat().st_mtime_ns == before
+
+
+def test_other_classes_than_those_of_the_settings_are_refused(classified: Path, tmp_path: Path) -> None:
+    config = load_config(classified / "run" / "config.yaml", ["data.label_map={a: x, b: y}"])
+    with pytest.raises(UserError, match=r"classes x, y.*made with a, b"):
+        fit(config, run=tmp_path / "run")
+
+
+def test_a_model_with_several_outputs_trains_all_of_them(tmp_path: Path) -> None:
+    make_cohort(tmp_path, "survival", slides=16)
+    config = small_config(tmp_path, "survival", model={"name": "dsmil"}, epochs=1)
+    fit(config, run=tmp_path / "run")
+    torch.manual_seed(0)
+    before = load_config(tmp_path / "run" / "config.yaml")
+    assert before.model.name == "dsmil"
+    assert load_bundle(tmp_path / "run").info.needs_coords is False
+
+
+def test_a_setting_that_the_model_does_not_have_is_named(tmp_path: Path) -> None:
+    make_cohort(tmp_path, "classification")
+    config = small_config(tmp_path, "classification", model={"name": "abmil", "delta": 2.0})
+    with pytest.raises(UserError, match="model abmil has no setting delta"):
+        fit(config, run=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_choices_that_do_not_go_together_stop_before_any_slide_is_read(tmp_path: Path) -> None:
+    make_cohort(tmp_path, "classification")
+    config = small_config(tmp_path, "classification", model=MODEL | {"attention": "diff", "correction": "srp"})
+    with pytest.raises(UserError, match=r"settings of the model do not work.*choose"):
+        fit(config, run=tmp_path / "run")
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_slide(tmp_path: Path) -> None:
+    make_cohort(tmp_path, "classification")
+    write_slide(tmp_path / "h5" / "s00.h5", np.full((30, 16), 3e38, dtype=np.float32))
+    config = small_config(tmp_path, "classification")
+    config.split.seed = next(seed for seed in range(9) if _trains(tmp_path, seed, "s00"))
+    with pytest.raises(TrainingStopped, match=r"the loss of slide s00 is no longer finite \(epoch 1\)"):
+        fit(config, run=tmp_path / "run")
+
+
+def _trains(folder: Path, seed: int, slide: str) -> bool:
+    from nnunet_gdla.mil.prepare import load_cohort
+    from nnunet_gdla.mil.splits import make_splits
+
+    cohort = load_cohort(small_config(folder, "classification").data)
+    return slide in make_splits(cohort, "holdout", seed=seed, val_share=0.2, test_share=0.25).train
+
+
+def test_patience_ends_a_run_that_gets_no_better(tmp_path: Path) -> None:
+    make_cohort(tmp_path, "classification")
+    config = small_config(tmp_path, "classification", epochs=8, patience=2, lr=1e-9)
+    fit(config, run=tmp_path / "run")
+    history = pd.read_csv(tmp_path / "run" / "logs" / "metrics.csv")
+    assert len(history) == 3
+    said: list[str] = []
+    fit(config, run=tmp_path / "run", resume=True, say=said.append)
+    assert len(pd.read_csv(tmp_path / "run" / "logs" / "metrics.csv")) == 3
+
+
+def test_tensorboard_and_workers_and_balanced_sampling(tmp_path: Path) -> None:
+    make_cohort(tmp_path, "classification", slides=12, classes="aab")
+    config = small_config(
+        tmp_path, "classification", epochs=1, workers=1, tensorboard=True, sampling="balanced", class_weights="balanced"
+    )
+    fit(config, run=tmp_path / "run")
+    assert list((tmp_path / "run" / "logs" / "tensorboard").glob("events.*"))
