@@ -112,8 +112,8 @@ class PVTGDLA(nn.Module):
         """
         if x.ndim != 4 or x.shape[1] != self.input_channels or x.numel() == 0 or not x.is_floating_point():
             raise ValueError(
-                f"expected an image batch (B, channels, H, W) in floating point, with {self.input_channels} channels and "
-                f"B, H and W of at least 1, got {tuple(x.shape)} {x.dtype}"
+                f"expected an image batch (B, channels, H, W) in floating point, with {self.input_channels} channels "
+                f"and B, H and W of at least 1, got {tuple(x.shape)} {x.dtype}"
             )
         features = self.encoder(pad_to_multiple(x, ENCODER_STRIDES[-1]))
         return self.decoder(features, self.stem(x))
