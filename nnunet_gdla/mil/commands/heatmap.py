@@ -1,0 +1,113 @@
+"""`nnunet-gdla-mil heatmap`: attention and gate coefficients of one slide or of a folder of slides."""
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from nnunet_gdla.errors import UserError
+from nnunet_gdla.mil.bundle import Bundle, load_bundle
+from nnunet_gdla.mil.device import pick_device
+from nnunet_gdla.mil.figures import paper_style, save
+from nnunet_gdla.mil.heatmap import score_slide, write_scores
+from nnunet_gdla.mil.heatmap_draw import draw_maps, draw_top_tiles, place_patches, write_geojson
+from nnunet_gdla.mil.thumbnail import find_image, open_slide_image
+
+__all__ = ["explain_slide", "run"]
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command.
+
+    Args:
+        args: `model` (bundle or run folder), `features` (H5 file or folder), `slide` (image, folder of images or None),
+            `out`, `geojson`, `top`, `percentile`, `device`.
+
+    Returns:
+        Exit code 0.
+
+    Raises:
+        UserError: If something cannot be read or does not fit together.
+    """
+    if args.top < 0:
+        raise UserError(f"--top {args.top} shows nothing: give the number of tiles, such as 16")
+    if not 0 < args.percentile <= 100:
+        raise UserError(f"--percentile {args.percentile:g} is none: give a number above 0, up to 100")
+    images = Path(args.slide).expanduser() if args.slide else None
+    if args.top and images is None:
+        raise UserError("--top reads tiles from the slide: give its image too (--slide)")
+    files = _feature_files(Path(args.features).expanduser())
+    if images is not None and images.is_file() and len(files) > 1:
+        raise UserError(
+            f"--slide {images} is one image and {args.features} holds {len(files)} slides: give their folder"
+        )
+    bundle = load_bundle(Path(args.model).expanduser(), pick_device(args.device))
+    for path in files:
+        written = explain_slide(
+            bundle,
+            path,
+            Path(args.out).expanduser(),
+            images=images,
+            geojson=args.geojson,
+            top=args.top,
+            percentile=args.percentile,
+        )
+        print(f"{path.name}: {', '.join(str(each) for each in written)}")
+    return 0
+
+
+def explain_slide(
+    bundle: Bundle,
+    features: Path,
+    out: Path,
+    *,
+    images: Path | None = None,
+    geojson: bool = False,
+    top: int = 0,
+    percentile: float = 99.0,
+) -> list[Path]:
+    """Write `SLIDE.h5`, `.csv` and `.png`, on demand `SLIDE.geojson` and `SLIDE_top.png`.
+
+    Args:
+        bundle: One model.
+        features: Feature file.
+        out: Folder, made where missing.
+        images: Picture of the slide, or a folder where one has its name.
+        geojson: Also write squares for QuPath.
+        top: Number of tiles on the sheet; 0 for no sheet.
+        percentile: Percentile of |beta| at which the colours end.
+
+    Returns:
+        The files written.
+
+    Raises:
+        UserError: If something cannot be read or does not fit together.
+    """
+    scores = score_slide(bundle, features)
+    name = scores.slide.slide_id
+    found = find_image(images, name) if images is not None else None
+    if images is not None and found is None:
+        raise UserError(f"{images} holds no image called {name}: name the file itself, or leave --slide out")
+    image = open_slide_image(found) if found is not None else None
+    written = write_scores(out, scores, json.dumps(list(bundle.folders)))
+    if scores.slide.coords is None:
+        print(f"{features} holds no coordinates: scores without a map")
+        return written
+    places = place_patches(scores.slide, image)
+    with paper_style():
+        written.append(save(draw_maps(scores, places, image, percentile), out / f"{name}.png"))
+        if top and image is not None:
+            written.append(save(draw_top_tiles(scores, places, image, top), out / f"{name}_top.png"))
+    if geojson:
+        write_geojson(out / f"{name}.geojson", scores, places)
+        written.append(out / f"{name}.geojson")
+    return written
+
+
+def _feature_files(place: Path) -> Sequence[Path]:
+    if place.is_file():
+        return [place]
+    files = sorted(each for each in place.glob("*") if each.suffix in (".h5", ".hdf5", ".pt")) if place.is_dir() else []
+    if not files:
+        raise UserError(f"no feature file {place}, and no folder with .h5 files of that name")
+    return files
