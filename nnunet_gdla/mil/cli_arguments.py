@@ -17,6 +17,11 @@ def init(parser: argparse.ArgumentParser) -> None:
 def check(parser: argparse.ArgumentParser) -> None:
     """Arguments of `check`."""
     parser.add_argument("--config", metavar="FILE.yaml", required=True, help="settings to check with their data")
+    parser.add_argument(
+        "--statistics",
+        metavar="FOLDER",
+        help="also measure how much the slides repeat themselves locally: a table and a figure into this folder",
+    )
     _changes(parser)
 
 
@@ -44,8 +49,8 @@ def test(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--model", metavar="BUNDLE", nargs="+", required=True, help="bundle or run folder; several answer together")
     add("--cohort", metavar="TABLE.csv", required=True, help="slides with their labels, or times and events")
-    add("--features", metavar="FOLDER", nargs="+", required=True, help="folder(s) of their H5 files")
-    add("--out", metavar="FOLDER", required=True, help="folder for predictions, metrics and figures, new or empty")
+    add("--features", metavar="FOLDER", nargs="+", help="folder(s) of their H5 files (default: that of the table)")
+    add("--out", metavar="FOLDER", help="folder for the results, new or empty (default: ./NAME_test of the table)")
     add("--bootstrap", metavar="N", type=int, default=1000, help="draws behind the intervals (default: %(default)s)")
     for name, default in (("slide", "slide_id"), ("label", "label"), ("time", "time"), ("event", "event")):
         add(f"--{name}-column", metavar="NAME", default=default, help="default: %(default)s")
@@ -63,9 +68,10 @@ def test(parser: argparse.ArgumentParser) -> None:
 def predict(parser: argparse.ArgumentParser) -> None:
     """Arguments of `predict`."""
     add = parser.add_argument
-    add("features", metavar="FOLDER", help="folder of H5 files, one per slide")
+    # optional for the parser alone: behind `--model BUNDLE` the folder is read as one more bundle
+    add("features", metavar="FOLDER", nargs="?", help="folder of H5 files, one per slide; or one such file")
     add("--model", metavar="BUNDLE", nargs="+", required=True, help="bundle or run folder; several are an ensemble")
-    add("--out", metavar="FILE.csv", required=True, help="table to write")
+    add("--out", metavar="FILE.csv", default="predictions.csv", help="table to write (default: %(default)s)")
     _reading(parser)
     _device(parser)
 
@@ -90,7 +96,7 @@ def heatmap(parser: argparse.ArgumentParser) -> None:
     add("features", metavar="SLIDE.h5", help="H5 file of a slide, or a folder of them")
     add("--model", metavar="BUNDLE", required=True, help="bundle or run folder")
     add("--slide", metavar="IMAGE", help="the slide itself (.svs, .tif, ...) or a picture, to draw on; or a folder")
-    add("--out", metavar="FOLDER", required=True, help="folder for pictures and values")
+    add("--out", metavar="FOLDER", default="heatmaps", help="folder for pictures and values (default: ./%(default)s)")
     add("--geojson", action="store_true", help="also write patches with values for QuPath")
     add("--top", metavar="N", type=int, default=0, help="sheet of the N patches with most attention; needs --slide")
     add(

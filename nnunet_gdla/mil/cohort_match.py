@@ -15,7 +15,7 @@ __all__ = ["FeatureFiles", "find_files"]
 def find_files(features: str | Path | Sequence[str | Path]) -> "FeatureFiles":
     """Search one or several folders, with all their subfolders, for `.h5`, `.hdf5` and `.pt` files.
 
-    Hidden files and folders are left out.
+    Hidden files and folders are left out. A file in place of a folder stands for itself.
 
     Raises:
         UserError: If a folder is not there, or holds no such file.
@@ -23,6 +23,9 @@ def find_files(features: str | Path | Sequence[str | Path]) -> "FeatureFiles":
     folders = [Path(features)] if isinstance(features, str | Path) else [Path(each) for each in features]
     found: dict[Path, None] = {}
     for folder in folders:
+        if folder.is_file() and folder.suffix.lower() in FEATURE_SUFFIXES:
+            found[folder] = None
+            continue
         if not folder.is_dir():
             raise UserError(f"no folder of features {folder}")
         inside = [path for path in sorted(folder.rglob("*")) if path.suffix.lower() in FEATURE_SUFFIXES]

@@ -1,10 +1,15 @@
-"""`nnunet-gdla-mil check`: the pre-flight of every fit, by itself."""
+"""`nnunet-gdla-mil check`: the pre-flight of every fit, by itself; on request the redundancy of the slides."""
 
 import argparse
+from pathlib import Path
+
+from tqdm import tqdm
 
 from nnunet_gdla.mil.commands.shared import bar_wanted, say
 from nnunet_gdla.mil.config import load_config
-from nnunet_gdla.mil.prepare import PARTS, prepare
+from nnunet_gdla.mil.prepare import PARTS, Prepared, prepare, read_options
+from nnunet_gdla.mil.redundancy_stats import write_redundancy
+from nnunet_gdla.mil.slides import read_slide
 
 __all__ = ["run"]
 
@@ -15,4 +20,13 @@ def run(args: argparse.Namespace) -> int:
     sizes = ", ".join(f"{len(prepared.tables[part])} {part}" for part in PARTS)
     outputs = ", ".join(prepared.info.classes) or f"{prepared.info.num_outputs} time bins"
     print(f"ready to fit: {sizes}; features {prepared.info.in_dim} wide; {outputs}")
+    if args.statistics:
+        for path in _statistics(prepared, Path(args.statistics)):
+            print(path)
     return 0
+
+
+def _statistics(prepared: Prepared, folder: Path) -> list[Path]:
+    options = read_options(prepared.config.data)
+    paths = tqdm(prepared.cohort.table["path"], desc="redundancy", unit="slide", disable=not bar_wanted(), leave=False)
+    return write_redundancy(folder, (read_slide(Path(path), **options) for path in paths))

@@ -20,10 +20,13 @@ def run(args: argparse.Namespace) -> int:
     out = Path(args.out)
     if out.exists():
         raise UserError(f"{out} exists; choose another --out")
-    bundle = load_bundles(args.model, pick_device(args.device))
+    *models, features = args.model if args.features is None else (*args.model, args.features)
+    if not models:
+        raise UserError(f"predict what? Name the folder of H5 files too: --model {features} FOLDER")
+    bundle = load_bundles(models, pick_device(args.device))
     if args.feature_key:
         bundle = dataclasses.replace(bundle, info=dataclasses.replace(bundle.info, feature_key=args.feature_key))
-    cohort = folder_cohort(Path(args.features))
+    cohort = folder_cohort(Path(features))
     for note in cohort.notes:
         say(note)
     predictions = predict_table(bundle, cohort.table, workers=args.workers, progress=bar_wanted())

@@ -17,13 +17,14 @@ __all__ = ["run"]
 
 def run(args: argparse.Namespace) -> int:
     """Predict, compare with the truth, write predictions, metrics and figures."""
-    out = new_folder(args.out)
+    table = Path(args.cohort)
+    out = new_folder(args.out or f"{table.stem}_test")
     bundle = load_bundles(args.model, pick_device(args.device))
     if args.feature_key:
         bundle = dataclasses.replace(bundle, info=dataclasses.replace(bundle.info, feature_key=args.feature_key))
     cohort = read_cohort(
-        Path(args.cohort),
-        [Path(folder) for folder in args.features],
+        table,
+        [Path(folder) for folder in args.features or [table.parent]],
         task=bundle.info.task,
         columns=Columns(args.slide_column, args.label_column, args.time_column, args.event_column),
         patient=args.patient_column,
