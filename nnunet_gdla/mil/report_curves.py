@@ -32,7 +32,7 @@ def draw_curves(history: pd.DataFrame, best_epoch: float | None = None) -> Figur
     figure, (losses, metrics, rates) = canvas(1, 3)
     names = [name for name in history.columns if name.startswith("val_") and name != "val_loss"]
     _lines(losses, history, [name for name in ("train_loss", "val_loss") if name in history], "loss (nats per slide)")
-    _lines(metrics, history, names, "value on the validation slides")
+    _lines(metrics, history, names, "value on validation")
     rate = next((name for name in history.columns if name == "lr" or name.startswith("lr")), None)
     _lines(rates, history, [rate] if rate else [], "learning rate at the end of the epoch")
     rates.ticklabel_format(axis="y", style="sci", scilimits=(0, 0))
