@@ -1,38 +1,47 @@
-"""nnUNetPlannerGDLA: stock 2D planning with our network in the plans."""
+"""nnUNetPlannerGDLA: stock 2D preprocessing, with patch and batch from a memory model of our network."""
 
 import math
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, SupportsIndex
+from typing import Any, ClassVar, SupportsIndex
 
 import numpy as np
 from nnunetv2.experiment_planning.experiment_planners.default_experiment_planner import ExperimentPlanner
 from nnunetv2.paths import nnUNet_preprocessed
 from nnunetv2.preprocessing.resampling.default_resampling import compute_new_shape
-from nnunetv2.utilities.get_network_from_plans import get_network_from_plans
+from nnunetv2.utilities.label_handling.label_handling import LabelManager
 from numpy.typing import NDArray
 
 from nnunet_gdla.networks.pvt_gdla import PLAN_STRIDES
+from nnunet_gdla.plans.nnunet_gdla_memory import GIB, Device, TrainingMemory, training_memory
+from nnunet_gdla.plans.nnunet_gdla_patch import choose_batch, choose_patch
+from nnunet_gdla.plans.nnunet_gdla_reuse import choose_data, labels_unchanged
+from nnunet_gdla.plans.nnunet_gdla_sizes import NetworkSize
 
 __all__ = ["nnUNetPlannerGDLA"]
 
-PATCH_MULTIPLE = 32
-
 
 class nnUNetPlannerGDLA(ExperimentPlanner):
-    """Plan the 2d configuration as nnU-Net does, with PVTGDLA and patches that are multiples of 32.
+    """Plan the 2d configuration: nnU-Net's preprocessing, PVTGDLA, patch and batch that fit the memory target.
 
-    The stock batch size is lowered by as much as the patch grows. 3D configurations are left out: the network is 2D.
-    Takes the arguments of nnU-Net's ExperimentPlanner; plans are called nnUNetGDLAPlans unless told otherwise.
+    Patches are multiples of 32 and cover the median image where two of them fit the target, else they are the largest
+    that do, in the shape of the median image. The batch fills the target and shows at most 5 % of the data, as in stock
+    planning. 3D configurations are left out: the network is 2D. Takes the arguments of nnU-Net's ExperimentPlanner.
+
+    Subclasses may set `encoder` and `decoder`. What stock commands cannot say is set on the instance before
+    `plan_experiment`: `device` ("cuda", or "cpu": float32, RAM, small batches), `fixed_patch`, `fixed_batch`, and
+    `reuse_data`, with which the plans name data that are there already. It is off by default because nnU-Net's own
+    preprocessing deletes the folder that the plans name before it fills it.
     """
 
-    encoder = "pvt_v2_b2"
+    encoder: ClassVar[str] = "pvt_v2_b2"
+    decoder: ClassVar[str] = "gdla"
 
     def __init__(
         self,
         dataset_name_or_id: str | int,
-        gpu_memory_target_in_gb: float = 8,
+        gpu_memory_target_in_gb: float | int = 8,
         preprocessor_name: str = "DefaultPreprocessor",
         plans_name: str = "nnUNetGDLAPlans",
         overwrite_target_spacing: list[float] | tuple[float, ...] | None = None,
@@ -46,6 +55,14 @@ class nnUNetPlannerGDLA(ExperimentPlanner):
             overwrite_target_spacing,
             suppress_transpose,
         )
+        self.device: Device = "cuda"
+        self.fixed_patch: Sequence[int] | None = None
+        self.fixed_batch: int | None = None
+        self.reuse_data = False
+        self.replace_data = False
+        self.data_ready = False
+        self.memory: TrainingMemory | None = None
+        self.notes: list[str] = []
 
     @staticmethod
     def static_estimate_VRAM_usage(  # noqa: N802
@@ -56,14 +73,27 @@ class nnUNetPlannerGDLA(ExperimentPlanner):
         arch_kwargs: dict[str, Any],
         arch_kwargs_req_import: tuple[str, ...],
     ) -> int:
-        """Feature-map elements of a network; leaves torch's thread count alone, which stops with nnUNet_n_proc_DA=0."""
-        network = get_network_from_plans(
-            arch_class_name, arch_kwargs, arch_kwargs_req_import, input_channels, output_channels, allow_init=False
-        )
-        return int(network.compute_conv_feature_map_size(patch_size))
+        """One: stock planning asks about its own U-Net, and patch and batch come from our memory model instead."""
+        return 1
+
+    def determine_transpose(self) -> tuple[list[int], list[int]]:
+        """Stock order of axes, except that an axis with a single slice comes first, whatever its spacing.
+
+        Stock planning puts the axis of the largest spacing first; with one slice and pixels wider than the slice is
+        thick, its 2D images would be lines.
+        """
+        forward, backward = super().determine_transpose()
+        forward = [int(axis) for axis in forward]
+        flat = np.flatnonzero(np.median(self.dataset_fingerprint["shapes_after_crop"], 0) == 1)
+        if not self.suppress_transpose and len(flat) == 1 and forward[0] != flat[0]:
+            forward = [int(flat[0]), *(axis for axis in range(3) if axis != flat[0])]
+        else:
+            return forward, [int(axis) for axis in backward]
+        return forward, [forward.index(axis) for axis in range(3)]
 
     def plan_experiment(self) -> dict[str, Any]:
         """Plan the 2d configuration, save the plans and return them."""
+        self.notes = []
         forward, backward = self.determine_transpose()
         spacing = self.determine_fullres_target_spacing()
         fingerprint = self.dataset_fingerprint
@@ -74,12 +104,8 @@ class nnUNetPlannerGDLA(ExperimentPlanner):
         median_shape = np.median(sizes, 0)[forward]
         voxels = float(np.prod(median_shape, dtype=np.float64) * self.dataset_json["numTraining"])
         if median_shape[0] != 1:
-            print("nnUNetPlannerGDLA plans the 2d configuration only: PVT-GDLA is a 2D network.")
+            self._note(f"{type(self).__name__} plans the 2d configuration only: PVT-GDLA is a 2D network.")
         plan = self._plan_2d(spacing[forward][1:], median_shape[1:], voxels)
-        print(f"2D PVT-GDLA configuration:\n{plan}\n")
-        preprocessed = Path(str(nnUNet_preprocessed)) / self.dataset_name
-        preprocessed.mkdir(parents=True, exist_ok=True)
-        shutil.copy(Path(self.raw_dataset_folder) / "dataset.json", preprocessed / "dataset.json")
         self.plans = {
             "dataset_name": self.dataset_name,
             "plans_name": self.plans_identifier,
@@ -88,15 +114,33 @@ class nnUNetPlannerGDLA(ExperimentPlanner):
                 round(edge) for edge in np.median(fingerprint["shapes_after_crop"], 0)[forward].tolist()
             ],
             "image_reader_writer": self.determine_reader_writer().__name__,
-            "transpose_forward": [int(axis) for axis in forward],
-            "transpose_backward": [int(axis) for axis in backward],
+            "transpose_forward": forward,
+            "transpose_backward": backward,
             "configurations": {"2d": plan},
             "experiment_planner_used": type(self).__name__,
             "label_manager": "LabelManager",
             "foreground_intensity_properties_per_channel": fingerprint["foreground_intensity_properties_per_channel"],
         }
+        self._settle_data()
+        print(f"2D PVT-GDLA configuration:\n{plan}\n")
         self.save_plans(self.plans)
         return self.plans
+
+    def _settle_data(self) -> None:
+        """Choose the data identifier and copy dataset.json, as stock planning does."""
+        folder = Path(str(nnUNet_preprocessed)) / self.dataset_name
+        raw_description = Path(self.raw_dataset_folder) / "dataset.json"
+        if self.reuse_data:
+            plan = self.plans["configurations"]["2d"]
+            plan["data_identifier"], self.data_ready = choose_data(
+                folder,
+                self.plans,
+                sorted(self.dataset),
+                same_labels=labels_unchanged(folder / "dataset.json", raw_description),
+                replace=self.replace_data,
+            )
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copy(raw_description, folder / "dataset.json")
 
     def _plan_2d(
         self, spacing: NDArray[np.float64], median_shape: NDArray[np.float64], voxels: float
@@ -104,15 +148,36 @@ class nnUNetPlannerGDLA(ExperimentPlanner):
         plan: dict[str, Any] = self.get_plans_for_configuration(
             spacing, median_shape, self.generate_data_identifier("2d"), voxels, {}
         )
-        stock_patch = [int(edge) for edge in plan["patch_size"]]
-        patch = [math.ceil(edge / PATCH_MULTIPLE) * PATCH_MULTIPLE for edge in stock_patch]
-        growth = math.prod(patch) / math.prod(stock_patch)
+        size = self._network_size()
+        budget = round(self.UNet_vram_target_GB * GIB)
+        patch = list(self.fixed_patch or choose_patch(size, median_shape.tolist(), budget, self.device))
+        share = round(voxels * self.max_dataset_covered / math.prod(patch))
         plan["patch_size"] = patch
-        plan["batch_size"] = max(self.UNet_min_batch_size, int(plan["batch_size"] / growth))
+        plan["batch_size"] = self.fixed_batch or choose_batch(size, patch, budget, self.device, share)
         plan["architecture"] = {
             "network_class_name": "nnunet_gdla.networks.PVTGDLA",
-            "arch_kwargs": {"encoder": self.encoder, "decoder": "gdla", "gate": "silu", "strides": PLAN_STRIDES},
+            "arch_kwargs": {"encoder": self.encoder, "decoder": self.decoder, "gate": "silu", "strides": PLAN_STRIDES},
             "_kw_requires_import": [],
         }
         plan["batch_dice"] = True
+        self._predict_memory(size, plan, budget)
         return plan
+
+    def _network_size(self) -> NetworkSize:
+        description = self.dataset_json
+        channels = description["channel_names"] if "channel_names" in description else description["modality"]
+        labels = LabelManager(description["labels"], description.get("regions_class_order"))
+        return NetworkSize(self.encoder, self.decoder, len(channels), labels.num_segmentation_heads)
+
+    def _predict_memory(self, size: NetworkSize, plan: dict[str, Any], budget: int) -> None:
+        self.memory = training_memory(size, plan["patch_size"], plan["batch_size"], self.device)
+        needed = self.memory.total
+        if needed > budget:
+            self._note(
+                f"A step with patch {plan['patch_size']} and batch {plan['batch_size']} needs about "
+                f"{needed / GIB:.1f} GiB, more than the {budget / GIB:g} given: take a smaller encoder or give more."
+            )
+
+    def _note(self, sentence: str) -> None:
+        self.notes.append(sentence)
+        print(sentence)

@@ -116,6 +116,7 @@ def _weights(trainer_name: str) -> Iterator[Finding]:
 def _dataset(args: argparse.Namespace, device: str) -> Iterator[Finding]:
     from nnunet_gdla.commands.dataset_check import check_dataset, find_dataset
     from nnunet_gdla.commands.plans_check import check_plans
+    from nnunet_gdla.commands.weights_compare import check_models
 
     folder = find_dataset(args.dataset)
     if isinstance(folder, Finding):
@@ -125,3 +126,4 @@ def _dataset(args: argparse.Namespace, device: str) -> Iterator[Finding]:
     yield from run_check("dataset", lambda: check_dataset(folder, num_threads=threads))
     plans = functools.partial(check_plans, folder.name, args.plans, args.configuration, args.trainer, device)
     yield from run_check("plans", plans)
+    yield from run_check("models", functools.partial(check_models, folder.name))

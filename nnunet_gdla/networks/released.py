@@ -82,12 +82,15 @@ def convert_released_state_dict(state_dict: Mapping[str, Any]) -> dict[str, Tens
     inner = state_dict.get("model_state_dict", state_dict)
     assert isinstance(inner, Mapping)  # a tensor cannot bear the name of the wrapper
     state = strip_wrapping_prefix(inner)
-    input_channels = state["resblk.conv1.weight"].shape[1] if "resblk.conv1.weight" in state else None
+    stem = state.get("resblk.conv1.weight")
+    input_channels = stem.shape[1] if stem is not None and stem.ndim == 4 else None
     converted = {}
     for name, tensor in state.items():
         if name.startswith("backbone."):
             new_name = "encoder." + encoder_key(name.removeprefix("backbone."))
-            if new_name == "encoder.patch_embed.proj.weight" and input_channels is not None:
+            # What is neither of 3 channels nor fits stays as it is, for whoever loads it to refuse.
+            takes_rgb = new_name == "encoder.patch_embed.proj.weight" and tensor.ndim == 4 and tensor.shape[1] == 3
+            if takes_rgb and input_channels:
                 tensor = adapt_first_convolution(tensor, input_channels)
         else:
             new_name = _decoder_key(name)
