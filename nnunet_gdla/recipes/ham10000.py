@@ -1,0 +1,89 @@
+"""HAM10000: dermoscopic photographs; several can show the same lesion."""
+
+import csv
+import filecmp
+import re
+from pathlib import Path
+
+from nnunet_gdla.errors import UserError
+from nnunet_gdla.recipes.images import write_colour_case
+from nnunet_gdla.recipes.layout import Case, Found, Options, Skipped, list_files, sort_out, unknown_layout
+
+__all__ = ["find"]
+
+_IMAGE = re.compile(r"(ISIC_\d+)\.jpe?g", re.IGNORECASE)
+_MASK = re.compile(r"(ISIC_\d+)_segmentation\.png", re.IGNORECASE)
+_METADATA = re.compile(r"HAM10000_metadata(\.csv|\.tab|\.txt)?", re.IGNORECASE)
+_EXPECTED = (
+    "HAM10000_images_part_1/ISIC_0024306.jpg with "
+    "HAM10000_segmentations_lesion_tschandl/ISIC_0024306_segmentation.png, and HAM10000_metadata.csv"
+)
+
+
+def find(source: Path, options: Options) -> Found:
+    """Find the photographs in whatever folders they lie, the masks, and which photographs show the same lesion.
+
+    Raises:
+        UserError: If the folder has another layout, or two different files have the same name.
+    """
+    del options
+    files = list_files(source)
+    skipped: list[Skipped] = []
+    images = _by_name(files, source, _IMAGE, skipped)
+    masks = _by_name(files, source, _MASK, skipped)
+    if not images or not masks:
+        raise unknown_layout(source, _EXPECTED, f"there are {len(images)} images and {len(masks)} masks of that form")
+    tables = [path for path in files if _METADATA.fullmatch(path.name)]
+    lesions = _read_lesions(tables[0]) if tables else {}
+    cases = [
+        Case(name, lesions.get(name, name), (image, masks[name]))
+        for name, image in sorted(images.items())
+        if name in masks
+    ]
+    found = Found(cases, write_colour_case, {"0": "R", "1": "G", "2": "B"}, {"background": 0, "lesion": 1}, ".png", 0)
+    found.files = len(files)
+    alone = {images[name]: f"no mask: {name}_segmentation.png is missing" for name in images.keys() - masks.keys()}
+    alone |= {masks[name]: "mask without its image" for name in masks.keys() - images.keys()}
+    reasons = {path.relative_to(source).as_posix(): reason for path, reason in alone.items()}
+    told = {skip.name for skip in skipped}
+    used = [path for case in cases for path in case.sources] + tables[:1]
+    found.skipped = skipped + [s for s in sort_out(files, used, source, reasons.get) if s.name not in told]
+    found.notes = _notes(cases, tables, lesions)
+    return found
+
+
+def _by_name(files: list[Path], source: Path, pattern: re.Pattern[str], skipped: list[Skipped]) -> dict[str, Path]:
+    found: dict[str, Path] = {}
+    for path in files:
+        match = pattern.fullmatch(path.name)
+        if match is None:
+            continue
+        name = match[1].upper()
+        first = found.setdefault(name, path)
+        if first == path:
+            continue
+        if not filecmp.cmp(first, path, shallow=False):
+            raise UserError(f"{first} and {path} have the same name and differ; remove the one that is wrong")
+        skipped.append(Skipped(path.relative_to(source).as_posix(), f"the same file as {first.relative_to(source)}"))
+    return found
+
+
+def _read_lesions(path: Path) -> dict[str, str]:
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        separator = "\t" if "\t" in file.readline() else ","
+        file.seek(0)
+        table = csv.DictReader(file, delimiter=separator)
+        missing = {"image_id", "lesion_id"} - set(table.fieldnames or ())
+        if missing:
+            raise UserError(f"{path} has no column {' and '.join(sorted(missing))}; it has {table.fieldnames}")
+        return {row["image_id"].upper(): row["lesion_id"] for row in table}
+
+
+def _notes(cases: list[Case], tables: list[Path], lesions: dict[str, str]) -> list[str]:
+    if not tables:
+        return ["no HAM10000_metadata.csv: photographs of one lesion may land on both sides of a split"]
+    unknown = [case.name for case in cases if case.name not in lesions]
+    notes = [f"{len({case.group for case in cases})} lesions by {tables[0].name}, kept together in a split"]
+    if unknown:
+        notes.append(f"{len(unknown)} images are not in {tables[0].name}, each its own lesion: {', '.join(unknown)}")
+    return notes

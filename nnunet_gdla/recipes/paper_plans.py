@@ -1,0 +1,77 @@
+"""The paper's patch, batch and intensities in a plans file. Standard library only."""
+
+import json
+import os
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+from nnunet_gdla.errors import UserError
+from nnunet_gdla.recipes.catalogue import PAPER_PLANS, PATCH, SOURCE_PLANS, Recipe
+from nnunet_gdla.recipes.files import write_json
+
+__all__ = ["paper_plans", "write_paper_plans"]
+
+_HU_LOW, _HU_HIGH = -125, 275
+
+
+def write_paper_plans(recipe: Recipe, dataset_id: int) -> Path:
+    """Write the paper's plans beside our planner's plans of a dataset, and return the file.
+
+    Raises:
+        UserError: If nnU-Net's folder is not set, or the dataset was not planned.
+    """
+    named = os.environ.get("nnUNet_preprocessed")
+    if not named:
+        raise UserError("nnUNet_preprocessed is not set: export nnUNet_preprocessed=FOLDER")
+    folder = Path(named) / recipe.folder_name(dataset_id)
+    source = folder / f"{SOURCE_PLANS}.json"
+    if not source.is_file():
+        raise UserError(f"there is no {source}; plan first: nnunet-gdla plan -d {dataset_id}")
+    plans = json.loads(source.read_text(encoding="utf-8"))
+    dataset = json.loads((folder / "dataset.json").read_text(encoding="utf-8"))
+    target = folder / f"{PAPER_PLANS}.json"
+    write_json(target, paper_plans(plans, recipe, list(dataset["channel_names"].values())))
+    return target
+
+
+def paper_plans(plans: dict[str, Any], recipe: Recipe, channels: list[str]) -> dict[str, Any]:
+    """Return plans with the paper's batch, a patch of 224 x 224 and its intensities.
+
+    The paper scales every slice to 224 x 224. Plans know spacings, not sizes, so the spacing is the one at which the
+    median image has this size; single images differ from it by a little, unless they were converted with `--size 224`.
+
+    CT: nnU-Net clips to two percentiles, subtracts the mean and divides by the standard deviation; with -125, 275, -125
+    and 400 in their places this is clipping to [-125, 275] and scaling to [0, 1]. Channels called noNorm stay as they
+    are. Everything else is scaled from its own minimum and maximum.
+
+    Raises:
+        UserError: If the plans have no 2d configuration or name another network.
+    """
+    plan = plans.get("configurations", {}).get("2d")
+    if plan is None or not plan["architecture"]["network_class_name"].endswith(".PVTGDLA"):
+        raise UserError(f"{plans.get('plans_name')} has no 2d configuration with PVTGDLA; plan with nnUNetPlannerGDLA")
+    made, plan = deepcopy(plans), deepcopy(plan)
+    scale = [size / PATCH for size in plan["median_image_size_in_voxels"]]
+    plan["spacing"] = [spacing * factor for spacing, factor in zip(plan["spacing"], scale, strict=True)]
+    plan["median_image_size_in_voxels"] = [float(PATCH), float(PATCH)]
+    plan["patch_size"] = [PATCH, PATCH]
+    plan["batch_size"] = recipe.batch
+    plan["data_identifier"] = f"{PAPER_PLANS}_2d"
+    plan["normalization_schemes"] = [_scheme(channel) for channel in channels]
+    plan["use_mask_for_norm"] = [False] * len(channels)
+    for number, channel in enumerate(channels):
+        if channel == "CT":
+            made["foreground_intensity_properties_per_channel"][str(number)] |= {
+                "percentile_00_5": _HU_LOW,
+                "percentile_99_5": _HU_HIGH,
+                "mean": _HU_LOW,
+                "std": _HU_HIGH - _HU_LOW,
+            }
+    made["plans_name"] = PAPER_PLANS
+    made["configurations"] = {"2d": plan}
+    return made
+
+
+def _scheme(channel: str) -> str:
+    return {"CT": "CTNormalization", "noNorm": "NoNormalization"}.get(channel, "RescaleTo01Normalization")

@@ -1,0 +1,179 @@
+import argparse
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nnunet_gdla import trainers
+from nnunet_gdla.commands import arguments_recipes, recipe
+from nnunet_gdla.errors import UserError
+from nnunet_gdla.recipes import RECIPES
+from nnunet_gdla.recipes.paper_plans import paper_plans
+
+
+def run_recipe(*arguments: object) -> int:
+    parser = argparse.ArgumentParser()
+    arguments_recipes.recipe(parser)
+    return recipe.run(parser.parse_args([str(argument) for argument in arguments]))
+
+
+def plans_of(size: list[float], spacing: list[float]) -> dict[str, Any]:
+    plan = {
+        "data_identifier": "nnUNetPlans_2d",
+        "batch_size": 7,
+        "patch_size": [512, 512],
+        "median_image_size_in_voxels": size,
+        "spacing": spacing,
+        "normalization_schemes": ["ZScoreNormalization"],
+        "use_mask_for_norm": [True],
+        "architecture": {"network_class_name": "nnunet_gdla.networks.PVTGDLA", "arch_kwargs": {"gate": "silu"}},
+    }
+    properties = {"max": 3000.0, "mean": 90.0, "median": 100.0, "min": -900.0}
+    properties |= {"percentile_00_5": -150.0, "percentile_99_5": 250.0, "std": 70.0}
+    return {
+        "plans_name": "nnUNetGDLAPlans",
+        "configurations": {"2d": plan},
+        "foreground_intensity_properties_per_channel": {"0": properties},
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "nnunet_epochs", "trainer"),
+    [
+        ("synapse", 222, "nnUNetTrainerGDLA_222epochs"),
+        ("acdc", 49, "nnUNetTrainerGDLA_49epochs"),
+        ("busi", 16, "nnUNetTrainerGDLA_16epochs"),
+        ("ham10000", 270, "nnUNetTrainerGDLA_270epochs"),
+        ("ph2", 2, "nnUNetTrainerGDLA_2epochs"),
+    ],
+)
+def test_trainers_have_the_papers_steps(name: str, nnunet_epochs: int, trainer: str) -> None:
+    paper = RECIPES[name]
+    assert paper.nnunet_epochs == nnunet_epochs
+    assert f"nnUNetTrainerGDLA{paper.trainer_suffix}" == trainer
+    assert trainers.is_ours(trainer)
+    assert abs(250 * nnunet_epochs - paper.epochs * paper.iterations) <= 125
+
+
+def test_the_median_slice_becomes_224_by_224() -> None:
+    before = plans_of([256.0, 216.0], [1.5, 1.25])
+    kept = json.dumps(before)
+    made = paper_plans(before, RECIPES["acdc"], ["MRI"])
+    assert json.dumps(before) == kept
+    plan = made["configurations"]["2d"]
+    assert plan["patch_size"] == [224, 224]
+    assert plan["batch_size"] == 16
+    assert plan["spacing"] == pytest.approx([1.5 * 256 / 224, 1.25 * 216 / 224])
+    assert [s * 224 for s in plan["spacing"]] == pytest.approx([1.5 * 256, 1.25 * 216])
+    assert plan["data_identifier"] == "nnUNetGDLAPaperPlans_2d"
+    assert made["plans_name"] == "nnUNetGDLAPaperPlans"
+    assert plan["normalization_schemes"] == ["RescaleTo01Normalization"]
+    assert plan["use_mask_for_norm"] == [False]
+    assert plan["architecture"] == before["configurations"]["2d"]["architecture"]
+
+
+def test_hounsfield_units_are_clipped_and_scaled_by_nnunets_own_ct_scheme() -> None:
+    from nnunetv2.preprocessing.normalization.default_normalization_schemes import CTNormalization
+
+    made = paper_plans(plans_of([512.0, 512.0], [0.8, 0.8]), RECIPES["synapse"], ["CT"])
+    assert made["configurations"]["2d"]["normalization_schemes"] == ["CTNormalization"]
+    assert made["configurations"]["2d"]["batch_size"] == 8
+    scheme = CTNormalization(False, made["foreground_intensity_properties_per_channel"]["0"])
+    scaled = scheme.run(np.array([-1000.0, -125.0, 75.0, 275.0, 2000.0]), None)
+    np.testing.assert_allclose(scaled, [0.0, 0.0, 0.5, 1.0, 1.0])
+
+
+def test_prepared_intensities_are_left_alone() -> None:
+    made = paper_plans(plans_of([512.0, 512.0], [1.0, 1.0]), RECIPES["synapse"], ["noNorm"])
+    assert made["configurations"]["2d"]["normalization_schemes"] == ["NoNormalization"]
+    made = paper_plans(plans_of([224.0, 224.0], [1.0, 1.0]), RECIPES["ph2"], ["R", "G", "B"])
+    assert made["configurations"]["2d"]["normalization_schemes"] == 3 * ["RescaleTo01Normalization"]
+    assert made["configurations"]["2d"]["spacing"] == [1.0, 1.0]
+
+
+def test_plans_are_written_beside_ours(folders: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = folders / "preprocessed" / "Dataset503_BUSI"
+    with pytest.raises(UserError, match="plan first: nnunet-gdla plan -d 503"):
+        run_recipe("busi", "--write-plans")
+    folder.mkdir()
+    (folder / "dataset.json").write_text(json.dumps({"channel_names": {"0": "US"}}))
+    (folder / "nnUNetGDLAPlans.json").write_text(json.dumps(plans_of([224.0, 224.0], [1.0, 1.0])))
+    assert run_recipe("busi", "--write-plans") == 0
+    assert json.loads((folder / "nnUNetGDLAPaperPlans.json").read_text())["configurations"]["2d"]["batch_size"] == 16
+    assert "nnUNetv2_preprocess -d 503 -plans_name nnUNetGDLAPaperPlans -c 2d" in capsys.readouterr().out
+
+
+def test_plans_of_other_networks_are_refused(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    foreign = plans_of([512.0, 512.0], [1.0, 1.0])
+    foreign["configurations"]["2d"]["architecture"]["network_class_name"] = "PlainConvUNet"
+    with pytest.raises(UserError, match="no 2d configuration with PVTGDLA"):
+        paper_plans(foreign, RECIPES["busi"], ["US"])
+    monkeypatch.delenv("nnUNet_preprocessed")
+    with pytest.raises(UserError, match="nnUNet_preprocessed is not set"):
+        run_recipe("busi", "--write-plans")
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_is_a_shell_script_with_our_and_nnunets_commands(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_recipe(name, "-d", 77) == 0
+    out = capsys.readouterr().out
+    commands = [shlex.split(line) for line in out.splitlines() if not line.startswith("#")]
+    assert [command[:2] for command in commands] == [
+        ["nnunet-gdla", "convert"],
+        ["nnunet-gdla", "doctor"],
+        ["nnunet-gdla", "plan"],
+        ["nnunet-gdla", "recipe"],
+        ["nnUNetv2_preprocess", "-d"],
+        ["nnUNetv2_train", "77"],
+        ["nnUNetv2_predict", "-d"],
+        ["nnunet-gdla", "evaluate"],
+    ]
+    assert "https://" in out
+    assert "arXiv:2603.02727" in out or re.search(r"Dice in % to compare with: PVT-GDLA \d\d\.\d\d", out)
+    trainer = f"nnUNetTrainerGDLA{RECIPES[name].trainer_suffix}"
+    assert [trainer in command for command in commands] == [False] * 5 + [True, True, False]
+    assert f"Dataset077_{RECIPES[name].title}/labelsTs" in out
+    parser = argparse.ArgumentParser()
+    arguments_recipes.convert(parser)
+    convert = parser.parse_args(commands[0][2:])
+    assert (convert.name, convert.dataset_id, convert.size) == (name, 77, 224 if RECIPES[name].square else None)
+    parser = argparse.ArgumentParser()
+    arguments_recipes.recipe(parser)
+    assert parser.parse_args(commands[3][2:]).write_plans
+
+
+def test_a_recipe_says_what_it_equals(capsys: pytest.CaptureFixture[str]) -> None:
+    run_recipe("acdc")
+    out = capsys.readouterr().out
+    assert "Paper: 150 epochs of 82 steps = 12300 steps, batch 16;" in out
+    assert "here: 49 epochs of nnU-Net's 250 steps = 12250 steps" in out
+    assert "PVT-GDLA 92.53, DiffAttn 92.20, SelfAttn 92.10, LinearAttn 91.77, EMCAD-B2 92.12" in out
+    assert "the split, drawn as 70 / 10 / 20 with seed 0 (paper-ratio, seed 0)" in out
+
+
+@pytest.mark.parametrize("kind", ["convert", "recipe"])
+def test_every_example_of_the_help_is_understood(kind: str) -> None:
+    details = getattr(arguments_recipes, f"{kind.upper()}_DETAILS")
+    lines = re.findall(rf"^  nnunet-gdla {kind} (.*)$", details, flags=re.MULTILINE)
+    assert len(lines) == 3
+    for line in lines:
+        parser = argparse.ArgumentParser()
+        getattr(arguments_recipes, kind)(parser)
+        args = parser.parse_args(shlex.split(line))
+        assert args.name in RECIPES
+        assert args.dataset_id == 27 if "27" in line else args.dataset_id in {None, RECIPES[args.name].dataset_id}
+
+
+@pytest.mark.parametrize("number", ["0", "1000", "-3", "x"])
+def test_numbers_that_no_dataset_has_are_refused(number: str, capsys: pytest.CaptureFixture[str]) -> None:
+    parser = argparse.ArgumentParser()
+    arguments_recipes.convert(parser)
+    with pytest.raises(SystemExit):
+        parser.parse_args(["busi", "folder", "-d", number])
+    assert "dataset-id" in capsys.readouterr().err
