@@ -1,0 +1,48 @@
+"""`nnunet-gdla compare`: two models on the same cases."""
+
+import argparse
+from pathlib import Path
+
+from nnunet_gdla.commands.evaluate import evaluate, print_remarks
+from nnunet_gdla.errors import UserError
+from nnunet_gdla.evaluation.comparison import compare_results, comparison_table, write_comparison
+from nnunet_gdla.evaluation.conventions import CONVENTIONS
+from nnunet_gdla.evaluation.results import METRICS_FILE, Results, read_results
+
+__all__ = ["run"]
+
+_FOLDERS = (".", "evaluation", *(f"evaluation_{name}" for name in CONVENTIONS))
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compare, write the files and print the table; the exit code is 0."""
+    a, b = (_results(args, Path(folder)) for folder in (args.a, args.b))
+    lines, differences = compare_results(a, b, draws=args.draws, seed=args.seed)
+    folder = Path(args.out)
+    write_comparison(a, lines, differences, folder, title=f"A - B; A: {args.a}, B: {args.b}")
+    print(f"\nA: {args.a}, {len(a.cases)} cases\nB: {args.b}, {len(b.cases)} cases\n")
+    print(comparison_table(a, lines))
+    for name, one, two in (("A", a, b), ("B", b, a)):
+        only = [case for case in one.cases if case not in set(two.cases)]
+        if only:
+            print(f"\nonly in {name}, left out: {', '.join(only[:5])}{', ...' if len(only) > 5 else ''} ({len(only)})")
+    print(f"\nwritten: {folder}")
+    return 0
+
+
+def _results(args: argparse.Namespace, folder: Path) -> Results:
+    if args.truth:
+        results = evaluate(args, folder, Path(args.truth))
+        print_remarks(results)
+        return results
+    options = {"--dataset-json": args.dataset_json, "--convention": args.convention, "--tolerance": args.tolerance}
+    given = [name for name, value in options.items() if value is not None]
+    if given:
+        raise UserError(f"{given[0]} needs --truth; the results in {folder} were counted when they were evaluated")
+    found = next((folder / sub for sub in _FOLDERS if (folder / sub / METRICS_FILE).is_file()), None)
+    if found is None:
+        raise UserError(
+            f"{folder} holds no {METRICS_FILE}; run nnunet-gdla evaluate on it first, or give the true masks "
+            "with --truth"
+        )
+    return read_results(found)

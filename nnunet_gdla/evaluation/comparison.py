@@ -1,0 +1,162 @@
+"""Two models on the same cases: differences, intervals, tests, and their files.
+
+Shape legend (this file): N cases, C classes.
+"""
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float
+
+from nnunet_gdla.errors import UserError
+from nnunet_gdla.evaluation.conventions import METRICS
+from nnunet_gdla.evaluation.figures import Columns, draw_differences
+from nnunet_gdla.evaluation.files import make_folder, replaced
+from nnunet_gdla.evaluation.report import align, metric_title
+from nnunet_gdla.evaluation.results import MEAN, Results, mean_of_defined
+from nnunet_gdla.evaluation.statistics import Comparison, compare_paired, holm
+
+__all__ = ["COMPARISON_FILE", "DIFFERENCES_FILE", "Line", "compare_results", "comparison_table", "write_comparison"]
+
+COMPARISON_FILE, DIFFERENCES_FILE = "comparison.csv", "differences.png"
+
+_HIGHER_IS_BETTER = {"dice": True, "iou": True, "hd95": False, "assd": False, "nsd": True, "pixel_accuracy": True}
+_LEVEL = 0.05
+Pair = tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]
+_COLUMNS = (
+    *("metric", "class", "mean_a", "mean_b", "difference", "ci95_low", "ci95_high", "p", "p_holm", "better"),
+    *("n", "n_left_out"),
+)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One metric of one class.
+
+    Args:
+        metric: The metric.
+        name: The class.
+        found: Its comparison.
+        p_holm: p adjusted for the number of classes; NaN where there is no test. For the mean over classes it is p.
+        better: "A" or "B" where p_holm is below 0.05, else "".
+    """
+
+    metric: str
+    name: str
+    found: Comparison
+    p_holm: float
+    better: str
+
+
+def compare_results(a: Results, b: Results, *, draws: int, seed: int) -> tuple[list[Line], dict[str, Columns]]:
+    """Compare two evaluations case by case.
+
+    Args:
+        a: First model.
+        b: Second model.
+        draws: Resamples of the bootstrap of pairs.
+        seed: Its seed.
+
+    Returns:
+        A line a metric and class, and the differences behind them, by metric and class.
+
+    Raises:
+        UserError: If the two were counted by different rules, or have no cases or other classes in common.
+    """
+    _check_comparable(a, b)
+    cases = [case for case in a.cases if case in set(b.cases)]
+    rows_a, rows_b = ([results.cases.index(case) for case in cases] for results in (a, b))
+    lines: list[Line] = []
+    differences: dict[str, Columns] = {}
+    for metric in METRICS:
+        columns_a, columns_b = a.columns(metric), b.columns(metric)
+        pairs = {name: (columns_a[name][rows_a], columns_b[name][rows_b]) for name in a.classes}
+        names = a.classes
+        if len(names) > 1:
+            names, pairs[MEAN] = (*names, MEAN), _means(list(pairs.values()))
+        found = {name: compare_paired(*pair, draws=draws, seed=seed) for name, pair in pairs.items()}
+        adjusted = dict(zip(a.classes, holm([found[name].p for name in a.classes]), strict=True))
+        for name in names:
+            p_holm = adjusted.get(name, found[name].p)
+            lines.append(Line(metric, name, found[name], p_holm, _better(metric, found[name], p_holm)))
+        gaps = {name: pairs[name][0] - pairs[name][1] for name in a.classes}
+        differences[metric] = {name: gap[~np.isnan(gap)] for name, gap in gaps.items()}
+    return lines, differences
+
+
+def write_comparison(
+    a: Results, lines: list[Line], differences: dict[str, Columns], folder: Path, *, title: str
+) -> None:
+    """Write comparison.csv and differences.png, each in one step."""
+
+    def write(unfinished: Path) -> None:
+        with unfinished.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(_COLUMNS)
+            for line in lines:
+                found = line.found
+                numbers = (found.mean_a, found.mean_b, found.difference, found.low, found.high, found.p, line.p_holm)
+                cells = ["" if np.isnan(number) else repr(number) for number in numbers]
+                writer.writerow([line.metric, line.name, *cells, line.better, found.n, found.undefined])
+
+    make_folder(folder)
+    replaced(folder / COMPARISON_FILE, write)
+    draw_differences(a, differences, title, folder / DIFFERENCES_FILE)
+
+
+def comparison_table(a: Results, lines: list[Line]) -> str:
+    """Return the comparison for the terminal."""
+    rows = [["metric", "class", "A", "B", "A - B [95 % CI]", "p", "p (Holm)", "better", "pairs"]]
+    for line in lines:
+        found = line.found
+        pairs = f"{found.n} ({found.undefined} left out)" if found.undefined else str(found.n)
+        title = metric_title(line.metric, a.unit, a.tolerance)
+        if not found.n:
+            rows.append([title, line.name, *["n/a"] * 5, "", pairs])
+            continue
+        digits = 4 if max(abs(found.mean_a), abs(found.mean_b)) < 10 else 2
+        interval = f" [{found.low:+.{digits}f}, {found.high:+.{digits}f}]" if found.n > 1 else ""
+        means = [f"{mean:.{digits}f}" for mean in (found.mean_a, found.mean_b)]
+        difference = f"{found.difference:+.{digits}f}{interval}"
+        rows.append([title, line.name, *means, difference, _p(found.p), _p(line.p_holm), line.better, pairs])
+    return align(rows)
+
+
+def _check_comparable(a: Results, b: Results) -> None:
+    for what, one, two in (
+        ("convention", a.convention, b.convention),
+        ("unit of distances", a.unit, b.unit),
+        ("tolerance of NSD", a.tolerance, b.tolerance),
+    ):
+        if one != two:
+            raise UserError(f"the {what} of A is {one}, that of B {two}; evaluate both in the same way")
+    if set(a.classes) != set(b.classes):
+        raise UserError(
+            f"A has the classes {', '.join(a.classes)}, B {', '.join(b.classes)}; "
+            "evaluate both with the same --dataset-json"
+        )
+    if not set(a.cases) & set(b.cases):
+        raise UserError(
+            f"A (such as {a.cases[0]}) and B (such as {b.cases[0]}) have no case in common; compare models on the same "
+            "cases"
+        )
+
+
+def _means(pairs: list[Pair]) -> Pair:
+    """Average each case over the classes that are defined for both models: other classes are other problems."""
+    tables: Float[np.ndarray, "C 2 N"] = np.array(pairs)
+    tables[np.isnan(tables).any(axis=1, keepdims=True).repeat(2, axis=1)] = np.nan
+    a, b = (mean_of_defined(table) for table in (tables[:, 0], tables[:, 1]))
+    return a, b
+
+
+def _better(metric: str, found: Comparison, p: float) -> str:
+    if np.isnan(p) or p >= _LEVEL or not found.difference:
+        return ""
+    return "A" if (found.difference > 0) == _HIGHER_IS_BETTER[metric] else "B"
+
+
+def _p(p: float) -> str:
+    return "n/a" if np.isnan(p) else f"{p:.4f}" if p >= 0.0001 else f"{p:.1e}"

@@ -1,0 +1,71 @@
+"""Writing files so that an interrupted command leaves the old file or the new one, never half of it."""
+
+import json
+import math
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from nnunet_gdla.errors import UserError
+
+__all__ = ["make_folder", "read_json_object", "replaced", "write_json"]
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder for results.
+
+    Raises:
+        UserError: If it cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{folder} cannot be made ({error.strerror}); give another folder with --out") from error
+
+
+def replaced(path: Path, write: Callable[[Path], object]) -> None:
+    """Let `write` fill a neighbour of `path`, then put it in place at once.
+
+    Raises:
+        UserError: If it cannot be written.
+    """
+    unfinished = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
+    try:
+        write(unfinished)
+        unfinished.replace(path)
+    except OSError as error:
+        raise UserError(f"{path} cannot be written ({error.strerror}); give another folder with --out") from error
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def write_json(path: Path, tree: Mapping[str, Any]) -> None:
+    """Write JSON that any reader takes: what is undefined (NaN) is null."""
+    text = json.dumps(_without_nan(tree), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    replaced(path, lambda unfinished: unfinished.write_text(text, encoding="utf-8"))
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    """Read a JSON file that holds one object.
+
+    Raises:
+        UserError: If there is no such file, or something else in it.
+    """
+    if not path.is_file():
+        raise UserError(f"{path} does not exist; check the path")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read as JSON ({error}); correct the file") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{path} holds a {type(content).__name__}; it must be one JSON object: {{ ... }}")
+    return content
+
+
+def _without_nan(value: Any) -> Any:  # noqa: ANN401 - JSON
+    if isinstance(value, Mapping):
+        return {str(key): _without_nan(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,105 @@
+"""What an evaluation leaves: metrics.csv, summary.json, boxplot.png, and a table for the terminal."""
+
+from pathlib import Path
+from typing import Any
+
+from nnunet_gdla.evaluation.conventions import METRICS, convention
+from nnunet_gdla.evaluation.figures import draw_boxes
+from nnunet_gdla.evaluation.files import make_folder, write_json
+from nnunet_gdla.evaluation.results import MEAN, METRICS_FILE, SUMMARY_FILE, Results, write_metrics
+from nnunet_gdla.evaluation.statistics import Summary, summarise
+
+__all__ = ["FIGURE_FILE", "Summaries", "align", "metric_title", "summarise_results", "summary_table", "write_report"]
+
+FIGURE_FILE = "boxplot.png"
+Summaries = dict[str, dict[str, Summary]]
+
+_TITLES = {"dice": "Dice", "iou": "IoU", "hd95": "HD95", "assd": "ASSD", "nsd": "NSD", "pixel_accuracy": "accuracy"}
+
+
+def metric_title(metric: str, unit: str, tolerance: int | float) -> str:
+    """Return the name of a metric for tables and figures, with its unit."""
+    title = _TITLES[metric]
+    if metric in {"hd95", "assd"}:
+        return f"{title} {unit}"
+    return f"{title} {tolerance:g} {unit}" if metric == "nsd" else title
+
+
+def summarise_results(results: Results, *, draws: int, seed: int) -> Summaries:
+    """Summarise every metric over cases, for each class and for the mean over classes.
+
+    Returns:
+        By class, then by metric.
+    """
+    columns = {metric: results.columns(metric) for metric in METRICS}
+    return {
+        name: {metric: summarise(columns[metric][name], draws=draws, seed=seed) for metric in METRICS}
+        for name in (*results.classes, MEAN)
+    }
+
+
+def write_report(results: Results, summaries: Summaries, folder: Path, *, draws: int, seed: int) -> None:
+    """Write all files, each in one step.
+
+    Args:
+        results: All numbers.
+        summaries: Of these results.
+        folder: Where to; made if need be.
+        draws: Resamples that the intervals come from.
+        seed: Their seed.
+    """
+    make_folder(folder)
+    write_metrics(results, folder / METRICS_FILE)
+    draw_boxes(results, folder / FIGURE_FILE)
+    content: dict[str, Any] = {
+        "convention": results.convention,
+        "rules": convention(results.convention).rules,
+        "unit": results.unit,
+        "tolerance": results.tolerance,
+        "cases": len(results.cases),
+        "cases_without_prediction": results.missing,
+        "predictions_without_truth": results.extra,
+        "interval": {"level": 0.95, "method": "percentile bootstrap over cases", "draws": draws, "seed": seed},
+        "classes": {name: _as_json(summaries[name]) for name in results.classes},
+        "mean_over_classes": _as_json(summaries[MEAN]),
+    }
+    write_json(folder / SUMMARY_FILE, content)
+
+
+def summary_table(results: Results, summaries: Summaries) -> str:
+    """Return the means and their intervals as a table; with a single class its row is the mean over classes too."""
+    names = results.classes if len(results.classes) == 1 else (*results.classes, MEAN)
+    header = ["class", *(metric_title(metric, results.unit, results.tolerance) for metric in METRICS)]
+    return align([header, *([name, *(_cell(summaries[name][metric]) for metric in METRICS)] for name in names)])
+
+
+def align(rows: list[list[str]]) -> str:
+    """Set the cells of a table under each other, two spaces apart."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
+
+
+def _cell(summary: Summary) -> str:
+    if not summary.n:
+        return "undefined"
+    digits = 3 if abs(summary.mean) < 10 else 1
+    text = f"{summary.mean:.{digits}f}"
+    if summary.n > 1:
+        text += f" [{summary.low:.{digits}f}, {summary.high:.{digits}f}]"
+    return text + (f" ({summary.undefined} undef.)" if summary.undefined else "")
+
+
+def _as_json(metrics: dict[str, Summary]) -> dict[str, Any]:
+    return {
+        metric: {
+            "mean": summary.mean,
+            "median": summary.median,
+            "sd": summary.sd,
+            "n": summary.n,
+            "n_undefined": summary.undefined,
+            "ci95": [summary.low, summary.high],
+        }
+        for metric, summary in metrics.items()
+    }

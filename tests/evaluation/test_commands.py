@@ -1,0 +1,222 @@
+"""`nnunet-gdla evaluate` and `nnunet-gdla compare` as they are typed."""
+
+import argparse
+import csv
+import dataclasses
+import shlex
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nnunet_gdla.commands import arguments_evaluation, compare, evaluate
+from nnunet_gdla.errors import UserError
+from nnunet_gdla.evaluation.comparison import compare_results
+from nnunet_gdla.evaluation.report import summarise_results, write_report
+from nnunet_gdla.evaluation.results import MEAN
+from nnunet_gdla.evaluation.run import evaluate_folders
+from tests.evaluation.mask_files import blob, write_cases, write_scheme
+
+SHAPE = (4, 12, 14)
+
+
+def parsed(line: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    commands = parser.add_subparsers(dest="command", required=True)
+    arguments_evaluation.evaluate(commands.add_parser("evaluate"))
+    arguments_evaluation.compare(commands.add_parser("compare"))
+    return parser.parse_args(shlex.split(line))
+
+
+def typed(line: str) -> int:
+    args = parsed(line)
+    return {"evaluate": evaluate, "compare": compare}[args.command].run(args)
+
+
+@pytest.fixture
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Eight cases of two classes: `good` predictions, `bad` ones, and the truth."""
+    monkeypatch.chdir(tmp_path)
+
+    def labels(case: int, error: int) -> "np.ndarray[tuple[int, ...], np.dtype[np.uint8]]":
+        made = blob(SHAPE, error)
+        made[:, : 2 + case % 3, -2:] = 2
+        return made
+
+    for name, errors in (("truth", [0] * 8), ("good", [0, 0, 1, 0, 1, 1, 0, 0]), ("bad", [2, 1, 2, 3, 2, 3, 2, 1])):
+        write_cases(tmp_path / name, {f"case{case}": labels(case, error) for case, error in enumerate(errors)})
+    return tmp_path
+
+
+def test_every_example_is_a_command_that_means_what_it_says() -> None:
+    lines = [line.strip() for text in arguments_evaluation.DETAILS.values() for line in text.splitlines()]
+    examples = [parsed(line.removeprefix("nnunet-gdla ")) for line in lines if line.startswith("nnunet-gdla ")]
+    assert [args.command for args in examples] == ["evaluate"] * 4 + ["compare"] * 2
+    assert (examples[1].predictions, examples[1].truth, examples[1].out) == ("masks", "truth", "scores")
+    assert (examples[2].convention, examples[3].tolerance, examples[3].processes) == ("transunet", 2.0, 4)
+    assert (examples[4].a, examples[4].b, examples[4].truth) == ("gdla/evaluation", "unet/evaluation", None)
+    assert (examples[5].a, examples[5].b, examples[5].out) == ("gdla_masks", "unet_masks", "gdla_against_unet")
+    assert set(arguments_evaluation.SUMMARY) == set(arguments_evaluation.DETAILS) == {"evaluate", "compare"}
+
+
+@pytest.mark.parametrize("option", ["-np 0", "--draws 0", "--seed -1", "--convention mine", "--tolerance x"])
+def test_wrong_options_are_wrong_usage(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        parsed(f"evaluate p t {option}")
+    assert caught.value.code == 2
+    assert option.split()[0] in capsys.readouterr().err
+
+
+def test_evaluate(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert typed("evaluate good truth -np 1 --draws 100") == 0
+    shown = capsys.readouterr().out
+    assert "no dataset.json found" in shown
+    assert "8 cases, standard convention" in shown
+    assert "mean over classes" in shown
+    assert sorted(path.name for path in (work / "good" / "evaluation").iterdir()) == [
+        "boxplot.png",
+        "metrics.csv",
+        "summary.json",
+    ]
+
+
+def test_the_results_of_the_conventions_do_not_overwrite_each_other(work: Path) -> None:
+    typed("evaluate good truth -np 1 --draws 9")
+    typed("evaluate good truth -np 1 --draws 9 --convention transunet")
+    assert (work / "good" / "evaluation" / "summary.json").is_file()
+    assert (work / "good" / "evaluation_transunet" / "summary.json").is_file()
+
+
+def test_names_come_from_dataset_json(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_scheme(work / "other.json", {"background": 0, "all": [1, 2], "core": 1}, regions_class_order=[2, 1])
+    typed("evaluate good truth -np 1 --draws 9 --dataset-json other.json --out scores")
+    assert "classes from other.json" in capsys.readouterr().out
+    rows = list(csv.DictReader((work / "scores" / "metrics.csv").read_text().splitlines()))
+    assert {row["class"] for row in rows} == {"all", "core"}
+
+
+def test_unpaired_cases_are_shown_or_refused(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (work / "good" / "case3.nii.gz").unlink()
+    (work / "truth" / "case4.nii.gz").unlink()
+    typed("evaluate good truth -np 1 --draws 9")
+    shown = capsys.readouterr().out
+    assert "left out: 1 cases without a prediction (case3) and 1 predictions without a truth (case4)" in shown
+    with pytest.raises(UserError, match=r"case3.*--require-all"):
+        typed("evaluate good truth -np 1 --require-all --out strict")
+    assert not (work / "strict").exists()
+
+
+def test_compare_results(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for folder in ("good", "bad"):
+        typed(f"evaluate {folder} truth -np 1 --draws 9")
+    capsys.readouterr()
+    assert typed("compare good bad/evaluation --draws 200") == 0
+    shown = capsys.readouterr().out
+    rows = {
+        (row["metric"], row["class"]): row
+        for row in csv.DictReader((work / "comparison" / "comparison.csv").read_text().splitlines())
+    }
+    assert len(rows) == 6 * 3
+    dice = rows["dice", "1"]
+    assert float(dice["difference"]) > 0
+    assert dice["better"] == rows["hd95", "1"]["better"] == "A"
+    assert float(rows["hd95", "1"]["difference"]) < 0
+    assert float(dice["p"]) == pytest.approx(2 / 2**8)
+    assert float(dice["p_holm"]) == float(dice["p"])
+    assert (dice["n"], dice["n_left_out"]) == ("8", "0")
+    assert rows["dice", "2"]["p"] == rows["dice", "2"]["better"] == ""
+    assert float(rows["dice", "2"]["difference"]) == 0
+    assert "n/a" in shown
+    assert (work / "comparison" / "differences.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_compare_predictions(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for folder in ("good", "bad"):
+        typed(f"evaluate {folder} truth -np 1 --draws 9")
+    typed("compare good bad --draws 200 --out one")
+    typed("compare good bad --truth truth -np 1 --draws 200 --out two")
+    assert (work / "one" / "comparison.csv").read_text() == (work / "two" / "comparison.csv").read_text()
+    (work / "bad" / "case0.nii.gz").unlink()
+    capsys.readouterr()
+    typed("compare good bad --truth truth -np 1 --draws 200 --out three")
+    assert "only in A, left out: case0 (1)" in capsys.readouterr().out
+
+
+def test_compare_leaves_out_undefined_pairs(work: Path) -> None:
+    write_cases(work / "bad", {"case0": np.zeros(SHAPE, dtype=np.uint8)})
+    typed("compare good bad --truth truth -np 1 --draws 50")
+    rows = list(csv.DictReader((work / "comparison" / "comparison.csv").read_text().splitlines()))
+    left_out = {(row["metric"], row["class"]): row["n_left_out"] for row in rows}
+    assert left_out["hd95", "1"] == "1"
+    assert left_out["dice", "1"] == "0"
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("compare good truth", r"truth holds no metrics\.csv; run nnunet-gdla evaluate"),
+        ("compare good bad --truth missing", "missing is not a folder"),
+        ("compare good bad --convention transunet", "--convention needs --truth"),
+        ("compare good broken", "lacks rows or columns"),
+        ("compare good words", "cannot be read"),
+        ("compare good foreign", "was not written by nnunet-gdla evaluate"),
+        ("evaluate missing truth", "missing is not a folder"),
+        ("evaluate good truth --dataset-json missing.json", r"missing\.json does not exist"),
+    ],
+)
+def test_what_cannot_be_used_is_one_sentence(work: Path, line: str, reason: str) -> None:
+    results = evaluate_folders(work / "good", work / "truth")
+    write_report(results, summarise_results(results, draws=5, seed=0), work / "good" / "evaluation", draws=5, seed=0)
+    summary, table = ((work / "good" / "evaluation" / name).read_text() for name in ("summary.json", "metrics.csv"))
+    for name, text, described in (
+        ("broken", "case,class\na,b\n", summary),
+        ("words", table.replace("1.0", "one"), summary),
+        ("foreign", table, '{"mean": {}}'),
+    ):
+        (work / name).mkdir()
+        (work / name / "metrics.csv").write_text(text)
+        (work / name / "summary.json").write_text(described)
+    with pytest.raises(UserError, match=reason) as caught:
+        typed(line)
+    assert "\n" not in str(caught.value)
+    assert not (work / "comparison").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"convention": "transunet"}, "the convention of A is standard, that of B transunet"),
+        ({"tolerance": 2.0}, r"the tolerance of NSD of A is 1\.0, that of B 2\.0"),
+        ({"unit": "voxels"}, "the unit of distances of A is mm, that of B voxels"),
+        ({"classes": ("1", "3")}, "A has the classes 1, 2, B 1, 3"),
+        ({"cases": tuple("stuvwxyz")}, r"A \(such as case0\) and B \(such as s\) have no case in common"),
+    ],
+)
+def test_results_that_do_not_fit_are_not_compared(work: Path, change: dict[str, Any], reason: str) -> None:
+    a = evaluate_folders(work / "good", work / "truth")
+    with pytest.raises(UserError, match=reason):
+        compare_results(a, dataclasses.replace(a, **change), draws=5, seed=0)
+
+
+def test_classes_are_compared_by_name_and_cases_too(work: Path) -> None:
+    """B has them in another order."""
+    a, b = (evaluate_folders(work / name, work / "truth") for name in ("good", "bad"))
+    turned = dataclasses.replace(
+        b,
+        cases=b.cases[::-1],
+        classes=b.classes[::-1],
+        values={metric: table[::-1, ::-1] for metric, table in b.values.items()},
+    )
+    assert str(compare_results(a, b, draws=50, seed=0)) == str(compare_results(a, turned, draws=50, seed=0))
+
+
+def test_the_mean_over_classes_takes_the_same_classes_for_both(work: Path) -> None:
+    """A class that one model missed must not make the other's mean one over easier or harder classes."""
+    a, b = (evaluate_folders(work / name, work / "truth") for name in ("good", "bad"))
+    for each, gap in ((a, 0.0), (b, 1.0)):
+        each.values["hd95"][...] = [2.0 + gap, 9.0 + gap]
+    b.values["hd95"][0, 1] = np.nan
+    lines, _ = compare_results(a, b, draws=50, seed=0)
+    mean = next(line.found for line in lines if line.metric == "hd95" and line.name == MEAN)
+    assert (mean.difference, mean.low, mean.high, mean.n) == (-1, -1, -1, 8)
