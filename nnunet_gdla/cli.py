@@ -7,15 +7,21 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from nnunet_gdla import __version__
+from nnunet_gdla.commands import arguments_efficiency as efficiency
+from nnunet_gdla.commands import arguments_evaluation as evaluation
+from nnunet_gdla.commands import arguments_plan as plan
+from nnunet_gdla.commands import arguments_recipes as recipes
+from nnunet_gdla.commands import arguments_weights as weights
 from nnunet_gdla.errors import UserError
 
 __all__ = ["main"]
 
-DESCRIPTION = "PVT-GDLA inside a stock nnU-Net: checks, a demonstration, and the settings that nnU-Net needs."
+DESCRIPTION = "PVT-GDLA inside a stock nnU-Net: checks, plans, public datasets, weights, evaluation, a demonstration."
 EXAMPLES = """\
 examples:
   nnunet-gdla doctor                 will everything work on this machine?
   nnunet-gdla doctor -d 4            ... and is dataset 4 fit for a training?
+  nnunet-gdla plan -d 4              fit patch and batch to this GPU
   nnunet-gdla demo --out demo        train and predict on made-up images, about five minutes on two CPU cores
   eval "$(nnunet-gdla env)"          where nnU-Net does not find our trainers by itself
 
@@ -126,6 +132,13 @@ examples:
   nnunet-gdla demo --out /tmp/demo --epochs 2""",
         _demo_arguments,
     ),
+    "plan": Command(plan.SUMMARY, plan.DETAILS, plan.plan),
+    "convert": Command(recipes.CONVERT_SUMMARY, recipes.CONVERT_DETAILS, recipes.convert),
+    "recipe": Command(recipes.RECIPE_SUMMARY, recipes.RECIPE_DETAILS, recipes.recipe),
+    "weights": Command(weights.SUMMARY, weights.DETAILS, weights.weights),
+    "evaluate": Command(evaluation.SUMMARY["evaluate"], evaluation.DETAILS["evaluate"], evaluation.evaluate),
+    "compare": Command(evaluation.SUMMARY["compare"], evaluation.DETAILS["compare"], evaluation.compare),
+    "efficiency": Command(efficiency.SUMMARY, efficiency.DETAILS, efficiency.efficiency),
     "env": Command(
         "prints the line by which nnU-Net finds our trainers where Python does not tell it",
         """\

@@ -27,7 +27,8 @@ def python(code: str) -> str:
 
 def test_kernels_and_networks_import_without_nnunet() -> None:
     code = f"import sys; sys.modules.update(dict.fromkeys({HOSTS}))\n"
-    python(code + "from nnunet_gdla import ops, layers, networks, losses; from nnunet_gdla.networks import weights")
+    code += "from nnunet_gdla import evaluation, insight, layers, losses, networks, ops\n"
+    python(code + "from nnunet_gdla.networks import weights")
 
 
 def test_slide_models_import_without_nnunet_and_without_their_extra() -> None:
@@ -49,7 +50,10 @@ def test_the_package_itself_and_the_names_import_nothing_heavy() -> None:
     assert not {"torch", "numpy", "timm", "nnunetv2", "jaxtyping"}.intersection(loaded)
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["doctor", "--help"], ["demo", "--help"], ["env"]])
+COMMANDS = ("doctor", "demo", "plan", "convert", "recipe", "weights", "evaluate", "compare", "efficiency")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["env"], *([command, "--help"] for command in COMMANDS)])
 def test_help_answers_within_a_second_without_torch(arguments: list[str]) -> None:
     code = "import sys; from nnunet_gdla import cli\n"
     code += f"try: cli.main({arguments})\nexcept SystemExit: pass\n"
@@ -107,8 +111,9 @@ def test_what_we_import_is_what_we_require() -> None:
     for path in SOURCES:
         if path.name == "_build_backend.py":
             continue
-        slides = path.is_relative_to(ROOT / "nnunet_gdla" / "mil")
-        lines = base + extras["mil"] + extras["wsi"] if slides else base
+        # recipes read one public copy that is H5, and say which extra brings h5py
+        with_extras = any(path.is_relative_to(ROOT / "nnunet_gdla" / part) for part in ("mil", "recipes"))
+        lines = base + extras["mil"] + extras["wsi"] if with_extras else base
         required = {canonical(re.split(r"[^\w.-]", line)[0]) for line in lines}
         for name in imported(path) - sys.stdlib_module_names - {"nnunet_gdla"}:
             if not required & {canonical(provider) for provider in providers.get(name, [name])}:

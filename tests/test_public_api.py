@@ -47,6 +47,8 @@ PUBLIC = {
         "load_encoder_weights",
     ],
     "nnunet_gdla.losses": ["BoundaryDoULoss"],
+    "nnunet_gdla.evaluation": ["evaluate_folders", "evaluate_labels", "read_scheme", "surface_distances"],
+    "nnunet_gdla.insight": ["ProductCount", "count_parameters", "count_products", "time_alternating"],
     "nnunet_gdla.mil": [
         "Slide",
         "SlideTransformer",

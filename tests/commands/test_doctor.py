@@ -149,7 +149,7 @@ def test_numbers_of_processes(raw: Path, monkeypatch: pytest.MonkeyPatch, name: 
 
 def test_small_machines_are_told_what_to_set(raw: Path) -> None:
     (finding,) = checks.check_processes("cpu")
-    for setting in ("nnUNet_def_n_proc=1", "nnUNet_n_proc_DA=0", "nnUNet_compile=f", "-npfp 1 -np 1", "-npp 0 -nps 0"):
+    for setting in ("nnUNet_def_n_proc=1", "nnUNet_n_proc_DA=1", "nnUNet_compile=f", "-npfp 1 -np 1", "-npp 0 -nps 0"):
         assert setting in finding.fix
 
 

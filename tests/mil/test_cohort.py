@@ -87,6 +87,9 @@ def test_several_folders_and_their_subfolders_are_searched(tmp_path: Path) -> No
     (two / "table.csv").write_text("slide_id")
     with pytest.raises(UserError, match="no folder of features"):
         find_files(two / "table.csv")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match=r"holds no \.h5, \.hdf5, \.pt file"):
+        find_files(tmp_path / "empty")
 
 
 def test_an_exact_name_wins_over_one_that_is_only_alike(tmp_path: Path) -> None:

@@ -1,0 +1,188 @@
+"""`nnunet-gdla plan`: fit patch and batch of our network to a dataset and a device, and say how to train."""
+
+import argparse
+import contextlib
+import io
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nnunet_gdla.errors import UserError
+
+if TYPE_CHECKING:
+    from nnunet_gdla.plans.nnunet_planner_gdla import nnUNetPlannerGDLA
+
+__all__ = ["run"]
+
+_DEFAULT_GB = 8.0
+
+
+def run(args: argparse.Namespace) -> int:
+    """Plan one dataset.
+
+    Args:
+        args: `dataset`, `gpu_memory_target`, `encoder`, `device`, `memory`, `preprocess`, `plans_name`, `patch_size`,
+            `batch_size`, `processes`.
+
+    Returns:
+        Exit code 0.
+
+    Raises:
+        UserError: If an argument makes no sense, the dataset is missing or its data were made with other settings.
+    """
+    target = _memory_target(args)
+    _check_numbers(args)
+    name = _find_dataset(args.dataset)
+    processes = args.processes or _usual_processes()
+    _ensure_fingerprint(name, processes)
+    planner = _planner(args, name, target)
+    with contextlib.redirect_stdout(io.StringIO()):  # the same numbers as in our table, as nnU-Net prints them
+        plans = planner.plan_experiment()
+    if args.preprocess and not planner.data_ready:
+        _preprocess(name, planner.plans_identifier, processes)
+        planner.data_ready = True
+    for note in planner.notes:
+        print(note)
+    print(_table(args, planner, plans["configurations"]["2d"]))
+    return 0
+
+
+def _memory_target(args: argparse.Namespace) -> float:
+    given, other = args.gpu_memory_target, args.memory
+    if args.device == "cpu":
+        given, other = other, given
+    if other is not None:
+        raise UserError(
+            "-gpu_memory_target is for --device cuda and --memory for --device cpu: give the one that fits the device."
+        )
+    target = _DEFAULT_GB if given is None else float(given)
+    if not 0 < target < float("inf"):
+        raise UserError(f"{target:g} GB of memory train nothing: give a number above 0.")
+    return target
+
+
+def _check_numbers(args: argparse.Namespace) -> None:
+    from nnunet_gdla.plans.nnunet_gdla_patch import PATCH_MULTIPLE
+
+    for edge in args.patch_size or ():
+        if edge < PATCH_MULTIPLE or edge % PATCH_MULTIPLE:
+            raise UserError(
+                f"--patch-size {' '.join(map(str, args.patch_size))} must be multiples of {PATCH_MULTIPLE}, by which "
+                "the encoder reduces its image."
+            )
+    for option, value in (("--batch-size", args.batch_size), ("-np", args.processes)):
+        if value is not None and value < 1:
+            raise UserError(f"{option} {value} must be at least 1.")
+    name = args.plans_name
+    if name is not None and (not name or "__" in name or set(name) & set("/\\") or name.startswith(".")):
+        raise UserError(f"--plans-name {name!r} must be a plain name without '__', by which nnU-Net cuts folder names.")
+
+
+def _find_dataset(dataset: str) -> str:
+    from nnunet_gdla.commands.dataset_check import find_dataset
+    from nnunet_gdla.commands.findings import Finding
+
+    for variable in ("nnUNet_raw", "nnUNet_preprocessed"):
+        if not os.environ.get(variable):
+            raise UserError(f"{variable} is not set: export {variable}=/path/to/{variable}.")
+    folder = find_dataset(dataset)
+    if isinstance(folder, Finding):
+        raise UserError(f"{folder.detail}: {folder.fix}.")
+    if not (folder / "dataset.json").is_file():
+        raise UserError(f"{folder} has no dataset.json: add it, `nnunet-gdla doctor -d {dataset}` looks at the rest.")
+    return folder.name
+
+
+def _usual_processes() -> int:
+    from nnunetv2.configuration import default_num_processes
+
+    return min(int(default_num_processes), os.cpu_count() or 1)
+
+
+def _ensure_fingerprint(name: str, processes: int) -> None:
+    """Take the fingerprint where there is none, with nnU-Net's progress bar; refuse one of other cases."""
+    from nnunetv2.experiment_planning.dataset_fingerprint.fingerprint_extractor import DatasetFingerprintExtractor
+    from nnunetv2.utilities.utils import get_filenames_of_train_images_and_targets
+
+    from nnunet_gdla.commands.dataset_json import read_json
+    from nnunet_gdla.commands.findings import Finding
+
+    raw = Path(os.environ["nnUNet_raw"]) / name
+    path = Path(os.environ["nnUNet_preprocessed"]) / name / "dataset_fingerprint.json"
+    if not path.is_file():
+        print(f"taking the fingerprint of {name}", flush=True)
+        with _foreign_errors(name):
+            DatasetFingerprintExtractor(name, processes).run(overwrite_existing=False)
+    fingerprint = read_json(path)
+    if isinstance(fingerprint, Finding):
+        raise UserError(f"{fingerprint.detail}: remove {path}, this command makes it anew.")
+    cases, known = len(get_filenames_of_train_images_and_targets(str(raw))), len(fingerprint["spacings"])
+    if cases != known:
+        raise UserError(
+            f"the fingerprint of {name} knows {known} cases, the dataset has {cases}: take it anew with "
+            f"nnUNetv2_extract_fingerprint -d {int(name[7:10])} --clean."
+        )
+
+
+def _planner(args: argparse.Namespace, name: str, target: float) -> "nnUNetPlannerGDLA":
+    from nnunet_gdla.plans.nnunet_planner_gdla_variants import planner_of
+
+    named: dict[str, Any] = {} if args.plans_name is None else {"plans_name": args.plans_name}
+    planner = planner_of(args.encoder)(name, gpu_memory_target_in_gb=target, **named)
+    planner.device = args.device
+    planner.fixed_patch, planner.fixed_batch = args.patch_size, args.batch_size
+    planner.reuse_data, planner.replace_data = True, args.preprocess
+    return planner
+
+
+def _preprocess(name: str, plans_name: str, processes: int) -> None:
+    from nnunetv2.experiment_planning.plan_and_preprocess_api import preprocess_dataset
+
+    with _foreign_errors(name), contextlib.redirect_stdout(io.StringIO()):  # the progress bar is on stderr
+        preprocess_dataset(int(name[7:10]), plans_name, ("2d",), num_processes=(processes,))
+
+
+@contextlib.contextmanager
+def _foreign_errors(name: str) -> Iterator[None]:
+    """What nnU-Net's worker processes died of, in one sentence; their own output stands above it."""
+    try:
+        yield
+    except RuntimeError as error:
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise UserError(
+            f"nnU-Net could not read the images ({first}): `nnunet-gdla doctor -d {int(name[7:10])}` names the file; "
+            "where memory ran out, take fewer processes with -np 1."
+        ) from error
+
+
+def _table(args: argparse.Namespace, planner: "nnUNetPlannerGDLA", plan: dict[str, Any]) -> str:
+    from nnunet_gdla.plans.nnunet_gdla_memory import GIB
+
+    number = int(planner.dataset_name[7:10])
+    memory = planner.memory
+    assert memory is not None  # planning has just set it
+    parts = ", ".join(
+        f"{what} {value / GIB:.1f}"
+        for what, value in (
+            ("activations", memory.activations),
+            ("weights and optimiser", memory.parameters),
+            ("rest", memory.outputs + memory.workspace + memory.overhead),
+        )
+    )
+    precision = "float16 autocast, not measured on a GPU" if planner.device == "cuda" else "float32, RAM"
+    data = plan["data_identifier"]
+    if not planner.data_ready:
+        data += f" (to be made: nnUNetv2_preprocess -d {number} -plans_name {planner.plans_identifier} -c 2d)"
+    size = " x ".join(f"{edge:g}" for edge in map(float, plan["median_image_size_in_voxels"]))
+    training = f"nnUNetv2_train {number} 2d 0 -tr nnUNetTrainerGDLA -p {planner.plans_identifier}"
+    rows = [
+        ("plans", f"{planner.plans_identifier} of {planner.dataset_name}, encoder {args.encoder}"),
+        ("median image", size),
+        ("patch", " x ".join(map(str, plan["patch_size"]))),
+        ("batch", str(plan["batch_size"])),
+        ("memory", f"about {memory.total / GIB:.1f} GiB of {planner.UNet_vram_target_GB:g} ({parts}; {precision})"),
+        ("data", data),
+        ("train", training + (" -device cpu" if planner.device == "cpu" else "")),
+    ]
+    return "\n".join(f"{what:13} {value}" for what, value in rows)

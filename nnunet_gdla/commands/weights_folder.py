@@ -1,0 +1,130 @@
+"""Write a converted model where nnU-Net looks for it: all of it or nothing."""
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from nnunet_gdla.commands.weights_compare import RECORD
+from nnunet_gdla.commands.weights_file import read_content
+from nnunet_gdla.errors import UserError
+from nnunet_gdla.networks import PVTGDLA
+
+__all__ = ["CHECKPOINT", "make_checkpoint", "refuse_occupied", "write_json", "write_model"]
+
+CHECKPOINT = Path("fold_0") / "checkpoint_final.pth"
+
+
+def make_checkpoint(
+    network: PVTGDLA,
+    *,
+    trainer: str,
+    plans: Mapping[str, Any],
+    dataset_json: Mapping[str, Any],
+    record: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Put a network into a checkpoint as nnU-Net's trainers write it, before its first epoch.
+
+    Args:
+        network: The network, with deep supervision on as in a training.
+        trainer: Name of the trainer that would have trained it.
+        plans: Its plans.
+        dataset_json: Its dataset.json.
+        record: What the weights were made with, see `weights_compare`.
+    """
+    from nnunetv2.training.logging.nnunet_logger import LocalLogger
+
+    from nnunet_gdla.trainers import resolve
+
+    # The optimiser is the trainer's own, so that `--val` and `--c` can load it too.
+    settings = SimpleNamespace(
+        network=network,
+        device=torch.device("cpu"),
+        weight_decay=1e-4,
+        initial_lr=5e-4,
+        num_epochs=1,
+        num_iterations_per_epoch=1,
+    )
+    optimizer, _ = resolve(trainer).configure_optimizers(settings)
+    return {
+        "network_weights": network.state_dict(),
+        "optimizer_state": optimizer.state_dict(),
+        "grad_scaler_state": None,
+        "logging": LocalLogger().get_checkpoint(),
+        "_best_ema": None,
+        "current_epoch": 0,
+        "init_args": {
+            "plans": dict(plans),
+            "configuration": "2d",
+            "fold": 0,
+            "dataset_json": dict(dataset_json),
+            "device": torch.device("cpu"),
+        },
+        "trainer_name": trainer,
+        "inference_allowed_mirroring_axes": (0, 1),
+        RECORD: dict(record),
+    }
+
+
+def write_model(
+    folder: Path, checkpoint: Mapping[str, Any], plans: Mapping[str, Any], dataset_json: Mapping[str, Any]
+) -> None:
+    """Write a model folder under another name, then give it its own.
+
+    Raises:
+        UserError: If it cannot be written; what was there before is there still.
+    """
+    partial = folder.with_name(f".{folder.name}.{os.getpid()}")
+    earlier = folder.with_name(f".{folder.name}.{os.getpid()}.earlier")
+    try:
+        (partial / CHECKPOINT).parent.mkdir(parents=True)
+        write_json(partial / "plans.json", plans)
+        write_json(partial / "dataset.json", dataset_json)
+        torch.save(dict(checkpoint), partial / CHECKPOINT)
+        if folder.exists():
+            folder.replace(earlier)
+        partial.replace(folder)
+    except (OSError, RuntimeError) as error:  # torch's writer raises the latter where the disk is full
+        raise UserError(
+            f"{folder} cannot be written ({error}); free space, or name another folder with --out"
+        ) from error
+    finally:
+        if earlier.exists() and not folder.exists():
+            earlier.replace(folder)
+        shutil.rmtree(partial, ignore_errors=True)
+        shutil.rmtree(earlier, ignore_errors=True)
+
+
+def refuse_occupied(folder: Path, *, overwrite: bool) -> None:
+    """Raise a UserError where a model folder is in the way; with `overwrite` one that `convert` wrote is not."""
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return
+    if not overwrite:
+        raise UserError(f"{folder} is there already; give --overwrite, or another folder with --out or --plans-name")
+    files = {str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir()}
+    written = {"plans.json", "dataset.json", str(CHECKPOINT)}
+    content: Any = read_content(folder / CHECKPOINT) if files == written else None
+    if not isinstance(content, Mapping) or RECORD not in content:
+        raise UserError(
+            f"{folder} holds more than a converted model, perhaps a training, and is not overwritten; remove it "
+            f"yourself, or name another folder with --out or --plans-name"
+        )
+
+
+def write_json(file: Path, content: Mapping[str, Any]) -> None:
+    """Write a JSON file under another name, then give it its own.
+
+    Raises:
+        OSError: If it cannot be written.
+    """
+    partial = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        partial.write_text(json.dumps(content, indent=4) + "\n", encoding="utf-8")
+        partial.replace(file)
+    finally:
+        partial.unlink(missing_ok=True)

@@ -1,0 +1,124 @@
+"""What kind of thing a file of weights holds, told by the names in it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from torch import Tensor
+
+from nnunet_gdla.networks.released import convert_released_state_dict, encoder_key, strip_wrapping_prefix
+
+__all__ = ["Contents", "Kind", "classify"]
+
+_WRAPPERS = ("model_state_dict", "state_dict", "model")
+
+
+class Kind(StrEnum):
+    """What a file is, in the words in which it is shown."""
+
+    ENCODER_ORIGINAL = "PVTv2 encoder in its authors' names"
+    ENCODER_TIMM = "PVTv2 encoder in timm's names"
+    ENCODER_FEATURES = "PVTv2 encoder in the names of timm's feature extractor"
+    RELEASED = "PVT-GDLA network in the released names"
+    OURS = "PVT-GDLA network in the names of nnunet-gdla"
+    NNUNET_OURS = "nnU-Net checkpoint of a PVT-GDLA network"
+    NNUNET_OTHER = "nnU-Net checkpoint of another network"
+    LIGHTNING = "Lightning checkpoint"
+    TENSORS = "tensors of an unknown network"
+    PLANS = "nnU-Net plans"
+    DATASET = "dataset.json of nnU-Net"
+    OTHER = "neither weights nor plans"
+
+
+ENCODERS = (Kind.ENCODER_ORIGINAL, Kind.ENCODER_TIMM, Kind.ENCODER_FEATURES)
+NETWORKS = (Kind.RELEASED, Kind.OURS, Kind.NNUNET_OURS)
+
+
+@dataclass(frozen=True)
+class Contents:
+    """A file, sorted.
+
+    Args:
+        kind: What it is.
+        tensors: The network's tensors as the file names them, without wrappers and their prefixes.
+        extras: What stands beside them: epoch, trainer, plans and the like; for JSON files all of it.
+        note: Where the tensors were wrapped in something, in what.
+    """
+
+    kind: Kind
+    tensors: Mapping[str, Tensor]
+    extras: Mapping[str, Any] = field(default_factory=dict)
+    note: str = ""
+
+    @property
+    def is_encoder(self) -> bool:
+        """Whether it is an encoder alone."""
+        return self.kind in ENCODERS
+
+    @property
+    def is_network(self) -> bool:
+        """Whether it is a whole network of ours, or a released one."""
+        return self.kind in NETWORKS
+
+    def in_our_names(self) -> dict[str, Tensor]:
+        """The tensors as `PVTGDLA` names them, or an encoder's as its encoder does; no classifier."""
+        if self.kind is Kind.RELEASED:
+            return convert_released_state_dict(self.tensors)
+        if self.is_encoder:
+            return {encoder_key(name): value for name, value in self.tensors.items() if not name.startswith("head.")}
+        return dict(self.tensors)
+
+
+def classify(content: Any) -> Contents:  # noqa: ANN401 - anything may be in a file
+    """Sort what `read_content` has read."""
+    if not isinstance(content, Mapping):
+        return Contents(Kind.OTHER, {}, {}, f"it holds a {type(content).__name__}")
+    if isinstance(content.get("network_weights"), Mapping):
+        extras = {name: value for name, value in content.items() if name != "network_weights"}
+        tensors = _tensors(content["network_weights"])
+        kind = Kind.NNUNET_OURS if _kind_of(tensors) is Kind.OURS else Kind.NNUNET_OTHER
+        return Contents(kind, tensors, extras)
+    if not any(isinstance(value, Tensor | Mapping) for value in content.values()):
+        return Contents(Kind.OTHER, {}, content, "it holds no tensors")
+    if isinstance(content.get("configurations"), Mapping):
+        return Contents(Kind.PLANS, {}, content)
+    if isinstance(content.get("labels"), Mapping):
+        return Contents(Kind.DATASET, {}, content)
+    return _classify_wrapped(content)
+
+
+def _classify_wrapped(content: Mapping[str, Any]) -> Contents:
+    extras: dict[str, Any] = {}
+    note = ""
+    for wrapper in _WRAPPERS:
+        if isinstance(content.get(wrapper), Mapping):
+            extras |= {name: value for name, value in content.items() if name != wrapper}
+            content, note = content[wrapper], f"under {wrapper!r}"
+    tensors = _tensors(content)
+    if not tensors:
+        return Contents(Kind.OTHER, {}, extras, "it holds no tensors")
+    if "pytorch-lightning_version" in extras:
+        return Contents(Kind.LIGHTNING, tensors, extras, note)
+    return Contents(_kind_of(tensors), tensors, extras, note)
+
+
+def _tensors(content: Mapping[str, Any]) -> dict[str, Tensor]:
+    return strip_wrapping_prefix({str(name): value for name, value in content.items() if isinstance(value, Tensor)})
+
+
+def _kind_of(tensors: Mapping[str, Tensor]) -> Kind:
+    def some(*starts: str) -> bool:
+        return any(name.startswith(starts) for name in tensors)
+
+    if some("backbone.patch_embed1.") and some("de1.", "resblk.", "head1."):
+        return Kind.RELEASED
+    if some("encoder.stages_0.") and some("decoder.blocks.", "decoder.seg_layers."):
+        return Kind.OURS
+    if some("patch_embed1.") and some("block1."):
+        return Kind.ENCODER_ORIGINAL
+    if some("patch_embed.") and some("stages.0.downsample.", "stages.1.downsample."):
+        return Kind.ENCODER_TIMM
+    if some("patch_embed.") and some("stages_1.downsample."):
+        return Kind.ENCODER_FEATURES
+    return Kind.TENSORS
