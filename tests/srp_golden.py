@@ -129,9 +129,15 @@ def srp_folder() -> Path:
 
 
 def kind_of(path: Path) -> str | None:
-    """Return the longest known kind that a file's name starts with: `attn_diff_depth2` is `attn_diff_depth`."""
-    fitting = [kind for kind in KINDS if path.stem.startswith(kind) and not path.stem[len(kind) :][:1].isalpha()]
-    return max(fitting, key=len, default=None)
+    """Return the longest known kind that a file's name starts with: `attn_diff_depth2` is `attn_diff_depth`.
+
+    A number at the end of a kind is a size and may be another: `projection_win7` is a `projection_win5`.
+    """
+    for names in ({kind: kind for kind in KINDS}, {kind.rstrip("0123456789"): kind for kind in KINDS}):
+        fitting = [name for name in names if path.stem.startswith(name) and not path.stem[len(name) :][:1].isalpha()]
+        if fitting:
+            return names[max(fitting, key=len)]
+    return None
 
 
 @functools.cache

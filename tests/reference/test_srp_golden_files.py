@@ -28,6 +28,10 @@ def _forget_folder() -> Iterator[None]:
         ("attn_diff_depth2", "attn_diff_depth"),
         ("ppeg_9x3", "ppeg"),
         ("gate_summary", "gate_summary"),
+        ("projection_win7", "projection_win5"),
+        ("attn_vit4_fixed1", "attn_vit4_fixed2"),
+        ("projection_beta_2", "projection_beta_2"),
+        ("projection_beta_learn_2", "projection_beta_learn"),
         ("model_srpx", None),
     ],
 )
