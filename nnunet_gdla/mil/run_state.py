@@ -124,5 +124,5 @@ def read_state(run: Path, state: RunState) -> bool:
         tree = torch.load(path, map_location="cpu", weights_only=True)
         state.load_state_dict(tree["callbacks"][_KEY])
     except (OSError, EOFError, KeyError, RuntimeError, ValueError) as error:
-        raise UserError(f"{path} is damaged ({error}); remove it to start the run again") from None
+        raise UserError(f"{path} is damaged ({type(error).__name__}); remove it to start the run again") from None
     return True

@@ -96,3 +96,8 @@ def test_check_measures_redundancy_on_request(tmp_path: Path, capsys: pytest.Cap
 def test_the_parser_keeps_no_secret_commands() -> None:
     (action,) = [a for a in cli._parser()._actions if isinstance(a, argparse._SubParsersAction)]
     assert set(action.choices) == {"init", "check", "fit", "validate", "test", "predict", "sweep", "heatmap", "demo"}
+
+
+def test_a_run_that_is_not_there_cannot_be_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["fit", "--resume", str(tmp_path / "nope")]) == 1
+    assert f"there is no run in {tmp_path / 'nope'}" in capsys.readouterr().err

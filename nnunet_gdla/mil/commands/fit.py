@@ -37,6 +37,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _go_on(run_folder: Path, progress: bool) -> int:
+    if not (run_folder / "config.yaml").is_file():
+        raise UserError(f"there is no run in {run_folder} to go on with; start one with --config FILE.yaml --out RUN")
     try:
         fit(load_config(run_folder / "config.yaml"), run=run_folder, resume=True, say=say, progress=progress)
     except KeyboardInterrupt:
