@@ -15,11 +15,11 @@ from torch import nn
 
 from nnunet_gdla import __version__
 from nnunet_gdla.errors import UserError
-from nnunet_gdla.mil.bundle_info import FORMAT, BundleInfo, answer
+from nnunet_gdla.mil.bundle_info import FORMAT, BundleInfo, answer, info_from_dict
 from nnunet_gdla.mil.data import model_inputs
 from nnunet_gdla.mil.device import pick_device
 from nnunet_gdla.mil.files import replaced, write_json
-from nnunet_gdla.mil.models import MODELS, build_model
+from nnunet_gdla.mil.models import MODELS, build_model, model_settings
 from nnunet_gdla.mil.slides import Slide
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
 ]
 
 _WEIGHTS, _INFO = "model.safetensors", "bundle.json"
+_AGAIN = "copy the bundle again from where it was made"
 
 
 @dataclass(frozen=True)
@@ -72,11 +73,14 @@ def resolved_arguments(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
     """
     if name not in MODELS:
         raise UserError(f"no model called {name!r}; choose one of {', '.join(sorted(MODELS))}")
-    parameters = dict(list(inspect.signature(MODELS[name]).parameters.items())[2:])
+    parameters = model_settings(name)
     unknown = sorted(set(arguments) - set(parameters))
     takes_any = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
     if unknown and not takes_any:
-        raise UserError(f"model {name} has no setting {', '.join(unknown)}; it has {', '.join(parameters) or 'none'}")
+        raise UserError(
+            f"model {name} has no setting {', '.join(unknown)}; it has {', '.join(parameters) or 'none'}: remove from "
+            "the section model what is written for another model, or set it to null"
+        )
     defaults = {key: p.default for key, p in parameters.items() if p.default is not inspect.Parameter.empty}
     return defaults | arguments
 
@@ -150,19 +154,30 @@ def _bundle_folder(folder: Path) -> Path:
 def _read_info(path: Path) -> BundleInfo:
     try:
         tree = json.loads(path.read_text(encoding="utf-8"))
-        number, version = int(tree["format"]), str(tree["version"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path} is damaged: {error!r}") from None
-    if number > FORMAT or _release(version) > _release(__version__):
-        raise UserError(
-            f"{path.parent} was written by nnunet-gdla {version}, this is {__version__}: update the package"
-        )
+    except json.JSONDecodeError as error:
+        raise UserError(f"{path} is damaged: it is no JSON from line {error.lineno} on: {_AGAIN}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from None
     try:
-        for name in ("classes", "bin_edges", "train_time", "train_event"):
-            tree[name] = tuple(tree[name])
-        return BundleInfo(**tree)
-    except (KeyError, TypeError) as error:
-        raise UserError(f"{path} is damaged: {error}") from None
+        if not isinstance(tree, dict):
+            raise ValueError("it holds no names with values")
+        _refuse_newer(tree, path.parent)
+        return info_from_dict(tree)
+    except ValueError as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(f"{path} is damaged: {error}: {_AGAIN}") from None
+
+
+def _refuse_newer(tree: dict[str, Any], folder: Path) -> None:
+    number, version = tree.get("format"), tree.get("version")
+    if type(number) is int and number > FORMAT:
+        raise UserError(
+            f"{folder} has version {number} of the bundle format, nnunet-gdla {__version__} reads up to {FORMAT}: "
+            "update the package"
+        )
+    if isinstance(version, str) and _release(version) > _release(__version__):
+        raise UserError(f"{folder} was written by nnunet-gdla {version}, this is {__version__}: update the package")
 
 
 def _release(version: str) -> tuple[int, ...]:

@@ -1,7 +1,10 @@
 """What a trained model says about itself, and what its outputs mean. Classification and survival differ here."""
 
-from dataclasses import dataclass, field
-from typing import Any, Final
+import math
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from types import UnionType
+from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
 import pandas as pd
@@ -16,7 +19,7 @@ from nnunet_gdla.mil.predictions import classification_table_metrics, survival_t
 from nnunet_gdla.mil.slides import Slide
 from nnunet_gdla.mil.survival import hazards, time_bins
 
-__all__ = ["FORMAT", "BundleInfo", "answer", "base_columns", "table_metrics"]
+__all__ = ["FORMAT", "BundleInfo", "answer", "base_columns", "info_from_dict", "table_metrics"]
 
 FORMAT: Final = 1
 _TRUTH: Final = {"classification": ("label",), "survival": ("time", "event")}
@@ -91,6 +94,75 @@ class BundleInfo:
                 f"slide {slide.slide_id}: {' and '.join(differences)}; extract its features with the encoder of the "
                 "training"
             )
+
+
+def info_from_dict(tree: Mapping[str, Any]) -> BundleInfo:
+    """Return the description that `bundle.json` holds.
+
+    Raises:
+        ValueError: If an entry is missing, unknown, of a wrong type, or does not go with another.
+    """
+    hints = get_type_hints(BundleInfo)
+    required = {f.name for f in fields(BundleInfo) if f.default is MISSING and f.default_factory is MISSING}
+    missing = sorted((required | {"version", "format"}) - set(tree))
+    unknown = sorted(set(tree) - set(hints))
+    if missing or unknown:
+        what = "are missing" if missing else "are not known"
+        raise ValueError(f"entries {what}: {', '.join(missing or unknown)}")
+    for name, value in tree.items():
+        if not _fits(value, hints[name]):
+            raise ValueError(f"{name} cannot be {value!r}"[:200])
+    typed: dict[str, Any] = {name: _typed(value, hints[name]) for name, value in tree.items()}
+    info = BundleInfo(**typed)
+    if complaint := _contradiction(info):
+        raise ValueError(complaint)
+    return info
+
+
+def _fits(value: object, hint: Any) -> bool:  # noqa: ANN401 - types have no type
+    """Whether a value of a JSON file is of the type of a field; lists stand for tuples."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return value in inner
+    if origin is UnionType:
+        return any(_fits(value, each) for each in inner)
+    if origin is tuple:
+        return isinstance(value, list) and all(_fits(each, inner[0]) for each in value)
+    if hint in (int, float) and isinstance(value, bool):
+        return False
+    if hint is float:
+        return isinstance(value, int | float) and math.isfinite(value)
+    return isinstance(value, origin or hint)
+
+
+def _typed(value: Any, hint: Any) -> Any:  # noqa: ANN401
+    """The value with lists as tuples, and whole numbers as floats where the field is one."""
+    inner = get_args(hint)
+    if isinstance(value, list):
+        return tuple(inner[0](each) for each in value)
+    return float(value) if float in inner and value is not None else value
+
+
+def _contradiction(info: BundleInfo) -> str | None:
+    """What does not go together, in words."""
+    edges, outputs = info.bin_edges, info.num_outputs
+    if info.in_dim < 1 or outputs < 1:
+        return f"in_dim {info.in_dim} and num_outputs {outputs} must be 1 or more"
+    if info.task == "classification" and (len(info.classes) != outputs or len(set(info.classes)) != outputs):
+        return f"{len(info.classes)} classes ({', '.join(info.classes)}) do not name {outputs} outputs"
+    if info.task == "survival" and not min(1, outputs - 1) <= len(edges) < outputs:
+        # fewer edges than outputs - 1 are right where many times are equal, none is not
+        return f"{len(edges)} bin_edges do not cut time for the {outputs} outputs of a survival model"
+    if list(edges) != sorted(set(edges)):
+        return "bin_edges do not ascend"
+    if info.threshold is not None and not 0 <= info.threshold <= 1:
+        return f"threshold {info.threshold} is no probability"
+    if len(info.train_time) != len(info.train_event) or not set(info.train_event) <= {0, 1}:
+        return "train_time and train_event are not one time and one 0 or 1 per patient"
+    for name in ("stride", "max_patches"):
+        if getattr(info, name) is not None and not getattr(info, name) > 0:
+            return f"{name} {getattr(info, name)} is not greater than 0"
+    return None
 
 
 def answer(logits: Float[Tensor, "models outputs"], info: BundleInfo) -> dict[str, float]:

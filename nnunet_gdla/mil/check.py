@@ -16,6 +16,7 @@ from tqdm import tqdm
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.mil.cohort import Cohort
 from nnunet_gdla.mil.slides.inspect import SlideFacts, inspect_slide
+from nnunet_gdla.mil.slides.placing import JUDGED_FROM, SMALLEST_SHARE
 from nnunet_gdla.mil.slides.slide import ReadOptions
 from nnunet_gdla.mil.table_file import counted, listed
 
@@ -72,7 +73,8 @@ def check_cohort(
         options = ReadOptions(**(options or {}))
     facts = _facts(cohort, options, workers, progress)
     readable = [fact for fact in facts if not fact.error]
-    lines = [*_unreadable(facts), *_mixtures(readable), *_bags(readable), *_lattices(readable), *_targets(cohort)]
+    lines = [*_unreadable(facts), *_mixtures(readable), *_bags(readable), *_lattices(readable)]
+    lines += [*_isolated(readable, options), *_targets(cohort)]
     names = ("slide_id", "patches", "width", "dtype", "feature_key", "encoder", "layout", "stride", "unit")
     columns = (*names, "share", "duplicates", "zeros")
     table = pd.DataFrame([[getattr(fact, name) for name in columns] for fact in readable], columns=list(columns))
@@ -161,6 +163,30 @@ def _lattices(facts: Sequence[SlideFacts]) -> list[str]:
         word = "WARN" if name == "warnings" else "PASS"
         lines += [f"{word} {remark}: {counted(len(ids), 'slide')}: {listed(ids)}" for remark, ids in remarks.items()]
     return lines
+
+
+def _isolated(facts: Sequence[SlideFacts], options: ReadOptions) -> list[str]:
+    """Slides that were judged one by one may still leave a cohort without neighbours: tiny ones, or cut by the cap."""
+    if not options.need_coords or options.allow_isolated:
+        return []
+    cap = options.max_patches
+    judged = [fact for fact in facts if fact.stride is not None and _shows_neighbours(fact.patches, cap)]
+    share = float(np.median([fact.share for fact in judged])) if judged else 1.0
+    if share >= SMALLEST_SHARE:
+        return []
+    cut = cap is not None and any(fact.patches > cap for fact in judged)
+    cause = f"max_patches {cap} leaves" if cut else "the slides have"
+    advice = "raise max_patches, or give" if cut else "give the right stride,"
+    return [
+        f"FAIL {cause} hardly a neighbour for the correction to look at: in the median slide {share:.0%} of the "
+        f"patches have one; {advice} a model without correction, or allow_isolated if that is meant"
+    ]
+
+
+def _shows_neighbours(patches: int, cap: int | None) -> bool:
+    """Whether a slide is large enough that its patches should lie side by side."""
+    kept = patches if cap is None else min(patches, cap)
+    return kept >= 2 or patches >= JUDGED_FROM
 
 
 def _targets(cohort: Cohort) -> list[str]:

@@ -3,20 +3,31 @@
 import copy
 import dataclasses
 import difflib
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, cast, get_args, get_type_hints
+from types import NoneType
+from typing import Any, Final, cast, get_args, get_type_hints
 
 import yaml
 from jsonargparse import ArgumentError, ArgumentParser
 
 from nnunet_gdla.errors import UserError
-from nnunet_gdla.mil.config_schema import Config, DataConfig, Found, ModelConfig, SplitConfig, TrainConfig
+from nnunet_gdla.mil.config_schema import (
+    Config,
+    DataConfig,
+    Found,
+    ModelConfig,
+    SplitConfig,
+    TrainConfig,
+    forget_unknown,
+)
 from nnunet_gdla.mil.files import write_text
 
 __all__ = [
+    "LARGEST_SEED",
     "Config",
     "DataConfig",
     "Found",
@@ -30,29 +41,60 @@ __all__ = [
     "save_config",
 ]
 
+LARGEST_SEED: Final = 2**32 - 1  # of NumPy
+_NAME: Final = "model.name"
+
+log = logging.getLogger(__name__)
+
+
+class _TwiceError(Exception):
+    """A key that stands twice in a section."""
+
+
+class _Loader(yaml.SafeLoader):  # type: ignore[misc] # yaml comes without types
+    """YAML whose second key of a name is an error: the standard loader would forget the first without a word."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        lines: dict[str, int] = {}
+        for key, _ in node.value:
+            line = key.start_mark.line + 1
+            if not isinstance(key, yaml.ScalarNode):
+                continue
+            if key.value in lines:
+                where = f"lines {lines[key.value]} and {line}"
+                raise _TwiceError(f"{key.value} is written twice, in {where}: keep one of them")
+            lines[key.value] = line
+        found: dict[Any, Any] = super().construct_mapping(node, deep)
+        return found
+
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     """Read a YAML file.
 
     Args:
         path: The file. Relative paths inside it start at its folder.
-        overrides: Changes such as "train.epochs=3"; relative paths in them start at the current folder.
+        overrides: Changes such as "train.epochs=3"; relative paths in them start at the current folder. One that names
+            another model takes settings out of the file that this model does not know, and logs which.
 
     Raises:
         UserError: If the file cannot be read, a key is unknown, a required one is missing, or a value has a wrong type.
     """
     path = Path(path)
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+        tree = _yaml(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         hint = f"; for one that comes with the package: init NAME ({', '.join(preset_names())})"
         raise UserError(f"cannot read the settings {path}: {error}{hint}") from None
+    except _TwiceError as error:
+        raise UserError(f"{path}: {error}") from None
     except yaml.YAMLError as error:
         raise UserError(f"{path} is no valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(tree, dict):
         raise UserError(f"{path} holds no settings; it must have the sections data, split, model, train")
-    tree = copy.deepcopy(tree)
+    # a section of which nothing but comments is left says nothing
+    tree = {key: section for key, section in copy.deepcopy(tree).items() if section is not None}
     _absolute_paths(tree, path.resolve().parent)
+    _change_model(tree, overrides, path)
     for override in overrides:
         _apply(tree, override)
     return config_from_dict(tree, where=str(path))
@@ -69,6 +111,7 @@ def config_from_dict(tree: Mapping[str, Any], *, where: str = "settings") -> Con
         UserError: As for `load_config`.
     """
     _refuse_unknown(tree, Config, where, "")
+    _refuse_null(tree, Config, where, "")
     parser = ArgumentParser(exit_on_error=False, default_env=False)
     parser.add_class_arguments(Config)
     try:
@@ -126,6 +169,32 @@ def _refuse_unknown(tree: Mapping[str, Any], cls: type, where: str, prefix: str)
             _refuse_unknown(value, section, where, f"{prefix}{key}.")
 
 
+def _refuse_null(tree: Mapping[str, Any], cls: type, where: str, prefix: str) -> None:
+    hints = get_type_hints(cls)
+    for key, value in tree.items():
+        if value is None and NoneType not in get_args(hints[key]):
+            raise UserError(f"{where}: {prefix}{key} has no value (null); give it one, or leave it out for its default")
+        section = _section(cls, key)
+        if section is not None and isinstance(value, Mapping):
+            _refuse_null(value, section, where, f"{prefix}{key}.")
+
+
+def _change_model(tree: dict[str, Any], overrides: Sequence[str], path: Path) -> None:
+    """Before the overrides: they may set what the file must not have left behind."""
+    names = [text for key, _, text in (override.partition("=") for override in overrides) if key == _NAME]
+    model = tree.get("model")
+    if not names or not isinstance(model, dict):
+        return
+    from nnunet_gdla.mil.models import MODELS, model_settings  # imports torch, which most uses do without
+
+    if names[-1] not in MODELS:  # said by whoever builds it
+        return
+    before = model.get("name", ModelConfig.name)
+    dropped = forget_unknown(model, model_settings(names[-1])) if before != names[-1] else []
+    if dropped:
+        log.warning("%s sets %s for %s; %s has no such setting: left out", path, ", ".join(dropped), before, names[-1])
+
+
 def _absolute_paths(tree: dict[str, Any], folder: Path) -> None:
     def absolute(value: object) -> object:
         if isinstance(value, list):
@@ -144,7 +213,9 @@ def _apply(tree: dict[str, Any], override: str) -> None:
     if not equals or not all(parts):
         raise UserError(f"--set {override}: write SECTION.KEY=VALUE, such as train.epochs=3")
     try:
-        value = yaml.safe_load(text)
+        value = _yaml(text)
+    except _TwiceError as error:
+        raise UserError(f"--set {override}: {error}") from None
     except yaml.YAMLError:
         value = text
     node: Any = tree
@@ -166,10 +237,17 @@ def _check_ranges(config: Config, where: str) -> None:
     for name in ("weight_decay", "warmup_fraction", "workers"):
         if getattr(train, name) < 0:
             raise UserError(f"{where}: train.{name} is {getattr(train, name)}; it must be 0 or more")
+    for name, seed in (("train.seed", train.seed), ("split.seed", split.seed)):
+        if not 0 <= seed <= LARGEST_SEED:
+            raise UserError(f"{where}: {name} is {seed}; it must lie between 0 and {LARGEST_SEED}")
     if split.fold < 0 or (split.scheme in ("kfold", "site") and not split.fold < split.folds):
         raise UserError(f"{where}: split.fold {split.fold} of {split.folds} folds; folds are numbered from 0")
     if split.file is None and split.scheme == "file" and config.data.split is None:
         raise UserError(f"{where}: split.scheme is file: name split.file, or data.split, the column that holds it")
+
+
+def _yaml(text: str) -> Any:  # noqa: ANN401
+    return yaml.load(text, Loader=_Loader)
 
 
 def _short(error: BaseException) -> str:

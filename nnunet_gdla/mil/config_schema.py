@@ -1,9 +1,10 @@
 """The settings of a training as typed dataclasses; `nnunet_gdla.mil.config` reads and writes them."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-__all__ = ["Config", "DataConfig", "Found", "ModelConfig", "SplitConfig", "TrainConfig"]
+__all__ = ["Config", "DataConfig", "Found", "ModelConfig", "SplitConfig", "TrainConfig", "forget_unknown"]
 
 
 @dataclass
@@ -121,6 +122,23 @@ class ModelConfig:
         """Return the keyword arguments for `build_model`."""
         own = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("name", "extra")}
         return {name: value for name, value in own.items() if value is not None} | self.extra
+
+
+def forget_unknown(model: dict[str, Any], known: Collection[str]) -> list[str]:
+    """Take out of a section `model` what was written for another model; entries of `extra` stay.
+
+    Args:
+        model: The section, changed in place.
+        known: Settings of the model that is wanted now.
+
+    Returns:
+        Names of the settings that had a value.
+    """
+    names = [f.name for f in fields(ModelConfig) if f.name not in ("name", "extra") and f.name not in known]
+    dropped = [name for name in names if model.get(name) is not None]
+    for name in dropped:
+        del model[name]
+    return dropped
 
 
 @dataclass

@@ -2,7 +2,9 @@
 
 import dataclasses
 import signal
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -19,19 +21,21 @@ from nnunet_gdla.mil.config import load_config, save_config
 from nnunet_gdla.mil.config_schema import Config
 from nnunet_gdla.mil.data import Bag, EpochSampler, EverySlideOnce, bags_of, slide_loader
 from nnunet_gdla.mil.device import pick_device
-from nnunet_gdla.mil.files import write_text
+from nnunet_gdla.mil.files import write_csv, write_text
 from nnunet_gdla.mil.finish import finish
 from nnunet_gdla.mil.models import build_model
-from nnunet_gdla.mil.module import SlideModule, epoch_metrics, prediction_table
-from nnunet_gdla.mil.prepare import Prepared, prepare, silent
+from nnunet_gdla.mil.module import SlideModule
+from nnunet_gdla.mil.prepare import PARTS, Prepared, prepare, selection, silent
 from nnunet_gdla.mil.run_state import RunState, read_state
 from nnunet_gdla.mil.splits import write_split
-from nnunet_gdla.mil.tasks import DEFAULT_SELECTION, SlideLoss, class_weights, sampling_weights
+from nnunet_gdla.mil.table_file import counted, listed, read_table
+from nnunet_gdla.mil.tasks import SlideLoss, class_weights, sampling_weights
 from nnunet_gdla.mil.trainer import make_trainer, quiet
 
 __all__ = ["fit", "is_finished"]
 
 _CONFIG: Final = "config.yaml"
+_COHORT: Final = "cohort.csv"
 _SPLIT: Final = "split.csv"
 _SUMMARY: Final = "summary.txt"
 
@@ -97,9 +101,10 @@ def _started(config: Config, run: Path, ready: Callable[..., Prepared]) -> Prepa
         raise UserError(f"the run {run} {state}; a new run needs another folder (--out)")
     if run.exists() and (not run.is_dir() or any(run.iterdir())):
         raise UserError(f"{run} is no empty folder; a new run needs one (--out)")
-    prepared = ready(config)
-    _selection(prepared)
-    (run / "checkpoints").mkdir(parents=True)
+    with _new_folder(run):
+        prepared = ready(config)
+    (run / "checkpoints").mkdir()
+    write_csv(run / _COHORT, _learned_from(prepared))
     write_split(run / _SPLIT, prepared.split, prepared.cohort)
     save_config(run / _CONFIG, prepared.config)
     return prepared
@@ -110,7 +115,66 @@ def _resumed(run: Path, ready: Callable[..., Prepared]) -> Prepared:
     if not (run / _CONFIG).is_file():
         raise UserError(f"{run} is no run: there is no {_CONFIG} in it")
     begun = (run / "checkpoints" / "last.ckpt").is_file()
-    return ready(load_config(run / _CONFIG), split_file=run / _SPLIT, check_files=not begun)
+    prepared = ready(load_config(run / _CONFIG), split_file=run / _SPLIT, check_files=not begun)
+    if (run / _COHORT).is_file():  # runs of earlier versions have none
+        _refuse_changes(prepared, run)
+    return prepared
+
+
+@contextmanager
+def _new_folder(run: Path) -> Iterator[None]:
+    """Make the folder before anything takes long; take it away again if what follows fails."""
+    missing: list[Path] = []
+    begun = False
+    try:
+        missing = [folder for folder in (run, *run.parents) if not folder.exists()]
+        run.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=run).close()
+        begun = True
+    except OSError as error:
+        raise UserError(f"the run cannot be written to {run}: {error}; choose another folder (--out)") from None
+    finally:
+        if not begun:
+            _remove_empty(missing)
+    done = False
+    try:
+        yield
+        done = True
+    finally:
+        if not done:
+            _remove_empty(missing)
+
+
+def _remove_empty(folders: Sequence[Path]) -> None:
+    for folder in folders:
+        if folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
+
+
+def _learned_from(prepared: Prepared) -> pd.DataFrame:
+    """What the run takes from the table of the cohort, as text: a row for every slide of the split."""
+    columns = [name for name in ("slide_id", "patient_id", "label", "time", "event") if name in prepared.cohort.table]
+    return pd.concat([prepared.tables[part][columns] for part in PARTS], ignore_index=True).astype(str)
+
+
+def _refuse_changes(prepared: Prepared, run: Path) -> None:
+    """Compare what the table says now with what it said when the run began."""
+    now = _learned_from(prepared)
+    before = {row.get("slide_id"): row for row in read_table(run / _COHORT, list(now)).to_dict("records")}
+    changes = []
+    for row in now.to_dict("records"):
+        slide = row.pop("slide_id")
+        old = before.get(slide, {})
+        new = [
+            f"{name} {value}, was {old.get(name, 'not there')}" for name, value in row.items() if value != old.get(name)
+        ]
+        if new:
+            changes.append(f"{slide} ({'; '.join(new)})")
+    if changes:
+        raise UserError(
+            f"{prepared.config.data.table} has changed since the run {run} began, in {counted(len(changes), 'slide')}: "
+            f"{listed(changes)}; put it back to go on, or start a new run"
+        )
 
 
 def _trained(
@@ -122,7 +186,7 @@ def _trained(
     callbacks: Sequence[Callback],
 ) -> RunState:
     """Train until the last epoch, or until patience is over; return the history."""
-    train, metric = prepared.config.train, _selection(prepared)
+    train, metric = prepared.config.train, selection(prepared)
     state = RunState(run, metric, train.patience, say)
     began = read_state(run, state)
     if len(state.history) >= train.epochs or state.patience_is_over():
@@ -151,19 +215,6 @@ def _trained(
         raise TrainingStopped(f"one of {train.devices} training processes ended: {error}") from None
     read_state(run, state)
     return state
-
-
-def _selection(prepared: Prepared) -> str:
-    """Return what selects the epoch; an unknown name is refused now, not after the first epoch."""
-    wanted = prepared.config.train.select
-    if wanted == "auto":
-        return DEFAULT_SELECTION[prepared.info.task]
-    table = prepared.tables["val"]
-    no_answer = prediction_table(table, torch.zeros(len(table), prepared.info.num_outputs), prepared.info)
-    known = ["loss", *epoch_metrics(no_answer, prepared.info)]
-    if wanted not in known:
-        raise UserError(f"train.select: there is no metric {wanted!r}; choose one of {', '.join(known)}")
-    return wanted
 
 
 def _loaders(prepared: Prepared) -> tuple[DataLoader[Bag], DataLoader[Bag]]:

@@ -6,17 +6,21 @@ from pathlib import Path
 from typing import Any, Final
 
 import pandas as pd
+import torch
 
 from nnunet_gdla.errors import UserError
+from nnunet_gdla.layers.redundancy import FixedSRP, GatedSRP
 from nnunet_gdla.mil.bundle import resolved_arguments
 from nnunet_gdla.mil.bundle_info import BundleInfo
 from nnunet_gdla.mil.check import check_cohort
 from nnunet_gdla.mil.cohort import Cohort, Columns, read_cohort
 from nnunet_gdla.mil.config_schema import Config, DataConfig, Found, ModelConfig
 from nnunet_gdla.mil.models import build_model
+from nnunet_gdla.mil.module import epoch_metrics, prediction_table
 from nnunet_gdla.mil.slides import read_slide
 from nnunet_gdla.mil.splits import Split, audit_split, holdout_split, make_splits, read_split, split_lines
 from nnunet_gdla.mil.survival import time_bin_edges
+from nnunet_gdla.mil.tasks import DEFAULT_SELECTION, class_weights
 
 __all__ = [
     "PARTS",
@@ -26,6 +30,7 @@ __all__ = [
     "prepare",
     "read_options",
     "resolved",
+    "selection",
     "silent",
     "split_tables",
 ]
@@ -77,6 +82,7 @@ def prepare(
     Raises:
         UserError: If anything in it would break the training or spoil its results.
     """
+    _check_training(config)
     options = read_options(config.data) | {"need_coords": _needs_coords(config.model)}
     cohort = load_cohort(config.data)
     split = read_split(split_file) if split_file else _drawn(config, cohort)
@@ -84,6 +90,8 @@ def prepare(
     for line in (*cohort.notes, *split_lines(split, cohort)):
         say(line)
     tables = split_tables(cohort, split)
+    _learnable(cohort, tables["train"])
+    class_weights(config.train.class_weights, tables["train"], cohort.classes)
     if check_files:
         workers = config.train.workers if len(cohort) >= MANY_SLIDES else 0
         report = check_cohort(cohort, options, workers=workers, progress=progress)
@@ -97,7 +105,26 @@ def prepare(
     info = replace(info, encoder=encoder, needs_coords=options["need_coords"])
     found = Found(info.in_dim, list(info.classes), list(info.bin_edges))
     _compare(config.found, found)
-    return Prepared(replace(resolved(config), found=found), cohort, split, tables, info)
+    prepared = Prepared(replace(resolved(config), found=found), cohort, split, tables, info)
+    selection(prepared)
+    return prepared
+
+
+def selection(prepared: Prepared) -> str:
+    """Return the validation metric that selects the epoch.
+
+    Raises:
+        UserError: If there is no such metric for the task.
+    """
+    wanted = prepared.config.train.select
+    if wanted == "auto":
+        return DEFAULT_SELECTION[prepared.info.task]
+    table = prepared.tables["val"]
+    no_answer = prediction_table(table, torch.zeros(len(table), prepared.info.num_outputs), prepared.info)
+    known = ["loss", *epoch_metrics(no_answer, prepared.info)]
+    if wanted not in known:
+        raise UserError(f"train.select: there is no metric {wanted!r}; choose one of {', '.join(known)}")
+    return wanted
 
 
 def split_tables(cohort: Cohort, split: Split) -> dict[str, pd.DataFrame]:
@@ -141,7 +168,7 @@ def learned_from_data(config: Config, cohort: Cohort, train: pd.DataFrame, in_di
     """Return the description of the model that these data ask for.
 
     Raises:
-        UserError: If the model has no such setting, or the training slides show a single class.
+        UserError: If the model has no such setting, or the times of the training slides give no bins.
     """
     model = config.model
     info = BundleInfo(
@@ -153,9 +180,6 @@ def learned_from_data(config: Config, cohort: Cohort, train: pd.DataFrame, in_di
         **read_options(config.data),
     )
     if info.task == "classification":
-        seen = sorted(set(train["label"]))
-        if len(seen) < 2:
-            raise UserError(f"all training slides are of class {', '.join(seen)}; a classifier needs two")
         return replace(info, classes=tuple(cohort.classes))
     patients = train.groupby("patient_id").first()
     time, event = patients["time"].tolist(), patients["event"].astype(int).tolist()
@@ -165,11 +189,44 @@ def learned_from_data(config: Config, cohort: Cohort, train: pd.DataFrame, in_di
 
 def _needs_coords(model: ModelConfig) -> bool:
     """Build the model in small, which also tells whether its settings go together, before any slide is read."""
+    arguments = resolved_arguments(model.name, model.arguments())
     try:
-        built = build_model(model.name, 8, 2, **resolved_arguments(model.name, model.arguments()))
+        built = build_model(model.name, 8, 2, **arguments)
     except (TypeError, ValueError) as error:
         raise UserError(f"the settings of the model do not work: {error}") from None
+    correction = str(arguments.get("correction")).partition(":")[0]
+    acts = any(isinstance(module, GatedSRP | FixedSRP) for module in built.modules())
+    if correction in ("srp", "fixed") and not acts:
+        raise UserError(
+            f"with depth {arguments.get('depth')} there is no block in which {correction} acts; set model.depth to 2 "
+            "or more"
+        )
     return bool(built.needs_coords)
+
+
+def _check_training(config: Config) -> None:
+    """Refuse what can be seen without the data."""
+    train = config.train
+    if not 0 <= train.warmup_fraction <= 1:
+        raise UserError(f"train.warmup_fraction is {train.warmup_fraction}; it is a share of the steps, from 0 to 1")
+    if config.data.task == "survival" and train.class_weights is not None:
+        raise UserError("train.class_weights is for classification; remove it (train.sampling balances events)")
+
+
+def _learnable(cohort: Cohort, train: pd.DataFrame) -> None:
+    """Refuse a training that never shows one of the classes."""
+    if cohort.task != "classification":
+        return
+    seen = sorted(set(train["label"]))
+    if len(seen) < 2:
+        raise UserError(f"all training slides are of class {', '.join(seen)}; a classifier needs two")
+    unseen = [name for name in cohort.classes if name not in seen]
+    if unseen:
+        what = f"class {unseen[0]} has" if len(unseen) == 1 else f"classes {', '.join(unseen)} have"
+        raise UserError(
+            f"{what} no training slide; the model could never learn {'it' if len(unseen) == 1 else 'them'}: split "
+            "otherwise, or leave these slides out of the table (data.label_map can join classes)"
+        )
 
 
 def resolved(config: Config) -> Config:

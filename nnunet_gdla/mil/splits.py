@@ -24,12 +24,13 @@ Rule = Literal["auto", "survival", "stratified", "grouped", "centre", "provider"
 
 
 class Split(NamedTuple):
-    """Slide names of the three parts, and how they came about."""
+    """Slide names of the three parts, how they came about, and what was decided that nobody asked for."""
 
     train: tuple[str, ...]
     val: tuple[str, ...]
     test: tuple[str, ...]
     name: str = ""
+    note: str = ""
 
 
 def make_splits(
@@ -159,6 +160,8 @@ def split_lines(split: Split, cohort: Cohort) -> list[str]:
         elif cohort.task == "survival":
             line += f"; {int(rows.drop_duplicates('patient_id').event.sum())} events"
         lines.append(line)
+    if split.note:
+        lines.append(split.note)
     unused = sorted(set(table.index) - set(split.train) - set(split.val) - set(split.test))
     if unused:
         lines.append(f"in no part: {counted(len(unused), 'slide')}: {listed(unused)}")
@@ -193,9 +196,9 @@ def _from_file(cohort: Cohort, file: str | Path | None, *, allow_missing: bool, 
     if not parts.val and parts.train and cohort.task is not None:
         inside = cohort.table[cohort.table.slide_id.isin(parts.train)]
         drawn = _of_patients(inside, draw_shares(inside, val_share, 0.0, seed), "")
-        return Split(
-            drawn.train, drawn.val, tuple(parts.test), f"{name}, {val_share:g} of train validates (seed {seed})"
-        )
+        share = f"{val_share:g} of train validates (seed {seed})"
+        note = f"note: the split has no part val, so {share}: {counted(len(drawn.val), 'slide')}"
+        return Split(drawn.train, drawn.val, tuple(parts.test), f"{name}, {share}", note)
     return _of_slides(parts, name)
 
 

@@ -16,9 +16,11 @@ from nnunet_gdla.errors import UserError
 from nnunet_gdla.mil.bundle import load_info
 from nnunet_gdla.mil.bundle_info import BundleInfo, table_metrics
 from nnunet_gdla.mil.config import config_from_dict, load_config
-from nnunet_gdla.mil.config_schema import Config, ModelConfig
+from nnunet_gdla.mil.config_schema import Config, ModelConfig, forget_unknown
 from nnunet_gdla.mil.files import read_csv, write_csv
 from nnunet_gdla.mil.fit import fit, is_finished
+from nnunet_gdla.mil.models import MODELS as KNOWN_MODELS
+from nnunet_gdla.mil.models import model_settings
 from nnunet_gdla.mil.predictions import to_patients
 from nnunet_gdla.mil.prepare import resolved, silent
 from nnunet_gdla.mil.statistics import corrected_resampled_t, paired_bootstrap
@@ -49,6 +51,9 @@ class Method:
         tree["train"]["seed"] = seed
         if not fixed_split:
             tree["split"]["seed"] = seed
+        for key, value in self.changes:
+            if key == "model.name" and value != base.model.name and value in KNOWN_MODELS:
+                forget_unknown(tree["model"], model_settings(value))  # they were for the model of the base
         for key, value in self.changes:
             if key == "model":
                 tree["model"] = value

@@ -16,7 +16,7 @@ from nnunet_gdla.errors import UserError
 from nnunet_gdla.mil.bundle_info import BundleInfo
 from nnunet_gdla.mil.survival import survival_nll, time_bins
 
-__all__ = ["DEFAULT_SELECTION", "SlideLoss", "best_epoch", "sampling_weights", "training_logits"]
+__all__ = ["DEFAULT_SELECTION", "SlideLoss", "best_epoch", "class_weights", "sampling_weights", "training_logits"]
 
 DEFAULT_SELECTION: Final = {"classification": "macro_f1", "survival": "c_index"}
 
@@ -88,15 +88,20 @@ def class_weights(
     """Return one weight per class, scaled so that the mean over the slides of `table` is 1; empty for none.
 
     Raises:
-        UserError: If there is not one per class, or one is negative.
+        UserError: If there is not one per class, one is negative or not finite, or all are 0.
     """
     if wanted is None or not classes:
         return ()
     counts = np.bincount(class_numbers(table, classes), minlength=len(classes))
     if isinstance(wanted, str):
         return tuple(len(table) / np.maximum(counts, 1) / np.count_nonzero(counts))
-    if len(wanted) != len(classes) or min(wanted) < 0 or max(wanted) == 0:
-        raise UserError(f"train.class_weights {list(wanted)}: give {len(classes)} numbers, for {', '.join(classes)}")
+    given = f"train.class_weights {list(wanted)}"
+    if len(wanted) != len(classes):
+        raise UserError(f"{given}: give {len(classes)} numbers, for {', '.join(classes)}")
+    if not all(math.isfinite(weight) and weight >= 0 for weight in wanted):
+        raise UserError(f"{given}: a weight cannot be negative, infinite or NaN; give {len(classes)} numbers from 0 up")
+    if max(wanted) == 0:
+        raise UserError(f"{given}: all are 0, so nothing would be learned")
     weights = np.asarray(wanted, dtype=np.float64)
     return tuple(weights * len(table) / (weights * counts).sum())
 

@@ -89,11 +89,54 @@ def test_an_answer_that_is_not_finite_is_an_error(tmp_path: Path) -> None:
         load_bundle(tmp_path / "bundle").predict(huge)
 
 
-@pytest.mark.parametrize("changes", [{"version": "999.0"}, {"format": 2}])
-def test_a_newer_version_is_refused(changes: dict[str, object], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"version": "999.0"}, r"was written by nnunet-gdla 999\.0, this is .*: update the package"),
+        ({"format": 99}, r"has version 99 of the bundle format, nnunet-gdla .* reads up to 1: update the package"),
+    ],
+)
+def test_a_newer_version_is_refused(changes: dict[str, object], message: str, tmp_path: Path) -> None:
     made(tmp_path / "bundle")
     edited(tmp_path / "bundle", **changes)
-    with pytest.raises(UserError, match=r"was written by nnunet-gdla .*: update the package"):
+    with pytest.raises(UserError, match=message):
+        load_bundle(tmp_path / "bundle")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"classes": ["a", "b", "c"]}, r"3 classes \(a, b, c\) do not name 2 outputs"),
+        ({"classes": "ab"}, "classes cannot be 'ab'"),
+        ({"threshold": "x"}, "threshold cannot be 'x'"),
+        ({"threshold": 1.5}, "threshold 1.5 is no probability"),
+        ({"task": "regression"}, "task cannot be 'regression'"),
+        ({"task": "survival", "classes": []}, "0 bin_edges do not cut time for the 2 outputs"),
+        ({"task": "survival", "classes": [], "num_outputs": 3, "bin_edges": [2, 1]}, "bin_edges do not ascend"),
+        ({"train_time": [1.0]}, "train_time and train_event"),
+        ({"in_dim": True}, "in_dim cannot be True"),
+        ({"num_outputs": 0}, "in_dim 16 and num_outputs 0 must be 1 or more"),
+        ({"stride": -1}, "stride -1.0 is not greater than 0"),
+        ({"format": "x"}, "format cannot be 'x'"),
+        ({"colour": 1}, "entries are not known: colour"),
+    ],
+)
+def test_an_edited_description_is_refused(changes: dict[str, object], message: str, tmp_path: Path) -> None:
+    made(tmp_path / "bundle")
+    edited(tmp_path / "bundle", **changes)
+    with pytest.raises(UserError, match=rf"bundle\.json is damaged: {message}") as caught:
+        load_bundle(tmp_path / "bundle")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("{", "it is no JSON from line 1 on"), ("[]", "it holds no names"), ("{}", "entries are missing: format, in_dim")],
+)
+def test_a_damaged_description_is_named_in_plain_words(text: str, message: str, tmp_path: Path) -> None:
+    made(tmp_path / "bundle")
+    (tmp_path / "bundle" / "bundle.json").write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match=f"is damaged: {message}.*copy the bundle again"):
         load_bundle(tmp_path / "bundle")
 
 
@@ -145,7 +188,7 @@ def test_an_ensemble_of_survival_folds_averages_curves(tmp_path: Path) -> None:
         ({"classes": ("a", "c")}, r"classes is \('a', 'b'\) and \('a', 'c'\)"),
         ({"encoder": "virchow2"}, "encoder is 'uni_v2' and 'virchow2'"),
         ({"in_dim": 8}, "in_dim is 16 and 8"),
-        ({"task": "survival", "classes": ()}, "task is 'classification' and 'survival'"),
+        ({"task": "survival", "classes": (), "bin_edges": (1.0,)}, "task is 'classification' and 'survival'"),
     ],
 )
 def test_bundles_that_answer_other_questions_are_no_ensemble(

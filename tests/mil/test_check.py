@@ -110,6 +110,20 @@ def test_files_without_coordinates_pass_only_where_none_are_needed(tmp_path: Pat
         check_cohort(cohort)
 
 
+def test_a_cohort_without_neighbours_fails_unless_that_is_meant(tmp_path: Path) -> None:
+    write_slides(tmp_path / "row", ["a", "b", "c"], patches=30)
+    cohort = folder_cohort(tmp_path / "row")
+    with pytest.raises(UserError, match=r"FAIL max_patches 1 leaves hardly a neighbour .*in the median slide 0%"):
+        check_cohort(cohort, {"max_patches": 1})
+    for meant in ({"allow_isolated": True}, {"need_coords": False}):
+        assert not check_cohort(cohort, {"max_patches": 1, **meant}).failed
+    for name in ("a", "b", "c"):
+        far = {"coords": np.array([[0, 0], [5000, 9000]]), "features": bag(2, 4)}
+        write_h5(tmp_path / "far" / f"{name}.h5", far)
+    with pytest.raises(UserError, match="FAIL the slides have hardly a neighbour"):
+        check_cohort(folder_cohort(tmp_path / "far"))
+
+
 @pytest.mark.slow
 def test_the_report_does_not_depend_on_the_number_of_processes(tmp_path: Path) -> None:
     cohort = folder_cohort(write_slides(tmp_path, ["a", "b"]))

@@ -1,8 +1,10 @@
 """Settings: one YAML, typed; what is unknown or does not fit is named."""
 
+import logging
 from pathlib import Path
 
 import pytest
+import yaml
 
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.mil.config import Found, load_config, preset_names, preset_text, save_config
@@ -66,6 +68,12 @@ def test_own_data_leaves_norms_and_biases_undecayed(name: str, tmp_path: Path) -
         (DATA + "train:\n  epochs: many\n", r"train\.epochs.*many"),
         (DATA + "train:\n  epochs: 0\n", r"train\.epochs is 0; it must be greater than 0"),
         (DATA + "train:\n  workers: -1\n", r"train\.workers is -1; it must be 0 or more"),
+        (DATA + "train:\n  seed: -1\n", r"train\.seed is -1; it must lie between 0 and 4294967295"),
+        (DATA + "split:\n  seed: 4294967296\n", r"split\.seed is 4294967296; it must lie between 0 and"),
+        (DATA + "train:\n  epochs:\n", r"train\.epochs has no value \(null\); give it one"),
+        (DATA + "model: {extra: null}\n", r"model\.extra has no value"),
+        (DATA + "train: {lr: 1}\ntrain: {lr: 2}\n", "train is written twice, in lines 5 and 6: keep one"),
+        (DATA + "train:\n  lr: 1\n  epochs: 2\n  lr: 1\n", "lr is written twice, in lines 6 and 8"),
         (DATA + "split:\n  scheme: random\n", r"split\.scheme.*'paper', 'holdout'.*random"),
         (DATA + "split:\n  scheme: kfold\n  fold: 5\n", "fold 5 of 5 folds; folds are numbered from 0"),
         (DATA + "split:\n  scheme: file\n", r"name split\.file, or data\.split"),
@@ -118,3 +126,39 @@ def test_saved_settings_read_back_equal(tmp_path: Path) -> None:
     config.found = Found(1536, ["no", "yes"], [1.5, 2.5])
     save_config(tmp_path / "saved.yaml", config)
     assert load_config(tmp_path / "saved.yaml") == config
+
+
+def test_null_and_repeated_keys_are_refused_in_overrides(tmp_path: Path) -> None:
+    path = written(tmp_path, DATA + "train:\n  # epochs: 3\n")  # an empty section is none
+    assert load_config(path).train.epochs == 20
+    assert load_config(path, ["train.clip_norm=", "train.epochs=2"]).train.clip_norm is None
+    for key in ("train.epochs", "train.seed", "split.scheme", "model.name", "data.table"):
+        with pytest.raises(UserError, match=rf"{key} has no value \(null\)"):
+            load_config(path, [f"{key}="])
+    with pytest.raises(UserError, match=r"--set model\.extra=.*: a is written twice"):
+        load_config(path, ["model.extra={a: 1, a: 2}"])
+
+
+@pytest.mark.parametrize("name", ["vit4", "abmil", "dsmil", "transmil"])
+def test_another_model_leaves_out_what_was_written_for_the_first(
+    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = written(tmp_path, preset_text("own_classification"))
+    with caplog.at_level(logging.WARNING):
+        config = load_config(path, [f"model.name={name}"])
+    assert resolved(config).model.name == name
+    assert config.model.width == 384
+    (message,) = caplog.messages
+    assert "attention" in message
+    assert f"{name} has no such setting" in message
+    with pytest.raises(UserError, match=rf"model {name} has no setting attention"):  # asked for, not left behind
+        resolved(load_config(path, [f"model.name={name}", "model.attention=softmax"]))
+
+
+def test_a_file_with_settings_of_another_model_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    tree = yaml.safe_load(preset_text("own_classification"))
+    tree["model"]["name"] = "abmil"
+    path = written(tmp_path, yaml.safe_dump(tree))
+    for overrides in ([], ["model.name=abmil"]):
+        with pytest.raises(UserError, match=r"abmil has no setting .*: remove from the section model .* null"):
+            resolved(load_config(path, overrides))

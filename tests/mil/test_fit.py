@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,6 +15,7 @@ from nnunet_gdla.mil.config import load_config
 from nnunet_gdla.mil.files import read_csv
 from nnunet_gdla.mil.fit import fit
 from nnunet_gdla.mil.gates import GATE_COLUMNS
+from nnunet_gdla.mil.prepare import prepare
 from nnunet_gdla.mil.slides import read_slide
 from tests.mil.small_cohorts import MODEL, make_cohort, small_config, write_slide
 
@@ -24,6 +26,7 @@ FILES = {
     "bundle/model.safetensors",
     "checkpoints/best.ckpt",
     "checkpoints/last.ckpt",
+    "cohort.csv",
     "config.yaml",
     "gates.csv",
     "logs/metrics.csv",
@@ -194,3 +197,92 @@ def test_tensorboard_and_workers_and_balanced_sampling(tmp_path: Path) -> None:
     )
     fit(config, run=tmp_path / "run")
     assert list((tmp_path / "run" / "logs" / "tensorboard").glob("events.*"))
+
+
+@pytest.mark.parametrize(
+    ("task", "train", "message"),
+    [
+        ("classification", {"select": "c_index"}, "train.select: there is no metric 'c_index'; choose one of loss, "),
+        ("survival", {"select": "macro_f1"}, "train.select: there is no metric 'macro_f1'; choose one of loss, "),
+        ("classification", {"class_weights": [1, 2, 3]}, "give 2 numbers, for a, b"),
+        ("classification", {"class_weights": [1, -2]}, "a weight cannot be negative"),
+        ("classification", {"class_weights": [0, 0]}, "all are 0"),
+        ("survival", {"class_weights": "balanced"}, "train.class_weights is for classification"),
+        ("classification", {"warmup_fraction": 1.5}, r"train.warmup_fraction is 1.5; .*from 0 to 1"),
+    ],
+)
+def test_settings_that_cannot_train_are_refused_by_the_check_and_before_a_folder_is_made(
+    task: str, train: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    make_cohort(tmp_path, task)
+    config = small_config(tmp_path, task, **train)
+    with pytest.raises(UserError, match=message):
+        prepare(config)
+    with pytest.raises(UserError, match=message):
+        fit(config, run=tmp_path / "runs" / "run")
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("correction", ["srp", "fixed:1.0", "fixed:learned"])
+def test_a_correction_that_no_block_has_is_refused(correction: str, tmp_path: Path) -> None:
+    make_cohort(tmp_path, "classification")
+    config = small_config(tmp_path, "classification", model=MODEL | {"depth": 1, "correction": correction})
+    with pytest.raises(UserError, match=r"with depth 1 there is no block in which .* acts; set model.depth to 2 or"):
+        prepare(config)
+
+
+@pytest.mark.parametrize("change", [{"placement": "pre-v"}, {"correction": "none"}, {"correction": "xsa"}])
+def test_one_block_is_enough_for_what_acts_in_it(change: dict[str, str], tmp_path: Path) -> None:
+    make_cohort(tmp_path, "classification")
+    prepare(small_config(tmp_path, "classification", model=MODEL | {"depth": 1} | change))
+
+
+def test_a_cap_that_leaves_no_neighbours_is_refused(tmp_path: Path) -> None:
+    make_cohort(tmp_path, "classification")
+    config = small_config(tmp_path, "classification")
+    config.data.max_patches = 1
+    with pytest.raises(UserError, match="FAIL max_patches 1 leaves hardly a neighbour"):
+        fit(config, run=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    config.model.correction = "none"
+    prepare(config)
+
+
+def test_a_class_without_training_slides_is_refused(tmp_path: Path) -> None:
+    make_cohort(tmp_path, "classification", classes="abc")
+    table = pd.read_csv(tmp_path / "cohort.csv", dtype=str)
+    parts = ["test" if label == "c" else ("val" if row < 6 else "train") for row, label in enumerate(table["label"])]
+    table.assign(part=parts)[["slide_id", "part"]].to_csv(tmp_path / "own.csv", index=False)
+    config = small_config(tmp_path, "classification")
+    config.split.scheme, config.split.file = "file", str(tmp_path / "own.csv")
+    with pytest.raises(UserError, match="class c has no training slide; the model could never learn it"):
+        prepare(config)
+
+
+def test_a_place_that_cannot_be_written_is_one_sentence_before_any_slide_is_read(tmp_path: Path) -> None:
+    (tmp_path / "file.yaml").write_text("", encoding="utf-8")
+    for place in (tmp_path / "file.yaml" / "x", Path("/proc/x/y")):
+        said: list[str] = []
+        with pytest.raises(UserError, match=r"cannot be written to .*choose another folder \(--out\)"):
+            fit(small_config(tmp_path, "classification"), run=place, say=said.append)
+        assert not said
+
+
+def test_an_empty_folder_that_was_there_stays_when_the_settings_fail(tmp_path: Path) -> None:
+    make_cohort(tmp_path, "classification")
+    (tmp_path / "run").mkdir()
+    with pytest.raises(UserError, match="warmup_fraction"):
+        fit(small_config(tmp_path, "classification", warmup_fraction=2.0), run=tmp_path / "run")
+    assert list((tmp_path / "run").iterdir()) == []
+
+
+def test_a_validation_part_that_was_drawn_is_said(tmp_path: Path) -> None:
+    make_cohort(tmp_path, "classification")
+    table = pd.read_csv(tmp_path / "cohort.csv", dtype=str)
+    parts = ["test" if row < 4 else "train" for row in range(len(table))]
+    table.assign(part=parts)[["slide_id", "part"]].to_csv(tmp_path / "own.csv", index=False)
+    config = small_config(tmp_path, "classification")
+    config.split.scheme, config.split.file = "file", str(tmp_path / "own.csv")
+    said: list[str] = []
+    prepare(config, say=said.append)
+    assert any("the split has no part val, so 0.2 of train validates (seed 0): " in line for line in said)

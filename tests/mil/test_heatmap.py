@@ -141,6 +141,28 @@ def test_folder_with_pictures_top_tiles_and_geojson(tmp_path: Path, slides: Path
     assert {path.name for path in (tmp_path / "out").iterdir()} == names
 
 
+def test_a_missing_picture_is_named_before_anything_is_drawn(tmp_path: Path, slides: Path, bundle: Path) -> None:
+    pictures = tmp_path / "pictures"
+    pictures.mkdir()
+    picture(pictures / "slide_000.png", slides / "slide_000.h5")
+    given = {"features": str(slides), "model": str(bundle), "out": str(tmp_path / "out")}
+    with pytest.raises(UserError, match=r"no image called slide_001 \(1 of 2 slides\)"):
+        run(arguments(**given, slide=str(pictures)))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_picture_of_another_name_is_drawn_with_a_warning(
+    tmp_path: Path, slides: Path, bundle: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = picture(tmp_path / "other.png", slides / "slide_000.h5")
+    given = {"features": str(slides / "slide_000.h5"), "model": str(bundle), "out": str(tmp_path / "out")}
+    run(arguments(**given, slide=str(other)))
+    assert capsys.readouterr().out.startswith("WARN: the image is other.png, the slide slide_000: drawn all the same")
+    assert (tmp_path / "out" / "slide_000.png").is_file()
+    run(arguments(**given, slide=str(picture(tmp_path / "slide_000.png", slides / "slide_000.h5"))))
+    assert "WARN" not in capsys.readouterr().out
+
+
 def test_wrong_uses_are_refused_with_the_reason(tmp_path: Path, slides: Path, bundle: Path) -> None:
     out = str(tmp_path / "out")
     one = {"features": str(slides / "slide_000.h5"), "model": str(bundle), "out": out}

@@ -212,3 +212,23 @@ def test_predict_survival_gives_risk_groups(survived: Path, tmp_path: Path) -> N
     table = read_csv(out)
     assert list(table)[:3] == ["slide_id", "group", "risk"]
     assert set(table["group"]) == {"high", "low"}
+
+
+def test_wrong_numbers_and_metrics_are_refused_before_anything_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep = ["sweep", "--out", str(tmp_path / "sweep")]
+    classes = [*sweep, "--config", settings(tmp_path)]
+    for argv, message in (
+        ([*classes, "--seeds", "-1"], "--seeds -1: a seed must lie between 0 and 4294967295"),
+        ([*classes, "--metric", "foo"], "no metric 'foo' for classification; choose one of accuracy"),
+        ([*classes, "--metric", "c_index"], "no metric 'c_index' for classification"),
+        (["predict", "h5", "--model", "m", "--out", str(tmp_path / "p.csv"), "--workers", "-1"], "--workers -1"),
+        (["test", "--model", "m", "--cohort", "c.csv", "--out", str(tmp_path / "t"), "--workers", "-1"], "--workers"),
+    ):
+        assert cli.main(argv) == 1
+        assert message in capsys.readouterr().err
+    survival = [*sweep, "--config", settings(tmp_path, "survival"), "--metric", "auc_edge4"]
+    assert cli.main(survival) == 1
+    assert "choose one of c_index, ibs, auc_edges, auc_edge1, auc_edge2, auc_edge3\n" in capsys.readouterr().err
+    assert not (tmp_path / "sweep").exists()

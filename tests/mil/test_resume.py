@@ -6,6 +6,7 @@ import sys
 import time
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from lightning.pytorch import Callback, LightningModule, Trainer
 from safetensors.torch import load_file
@@ -114,3 +115,26 @@ def test_a_damaged_checkpoint_is_one_sentence(tmp_path: Path) -> None:
 def test_what_is_no_run_cannot_be_resumed(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"is no run: there is no config\.yaml"):
         fit(small_config(tmp_path, "classification"), run=tmp_path, resume=True)
+
+
+@pytest.mark.parametrize("task", ["classification", "survival"])
+def test_a_table_that_was_changed_since_is_refused(task: str, tmp_path: Path) -> None:
+    make_cohort(tmp_path, task)
+    config = small_config(tmp_path, task, epochs=2)
+    with pytest.raises(KeyboardInterrupt):
+        fit(config, run=tmp_path / "run", callbacks=[CtrlC(1, 0)])
+    table = pd.read_csv(tmp_path / "cohort.csv", dtype=str)
+    column = "label" if task == "classification" else "time"
+    first, second = table[column][:2]
+    table.loc[:1, column] = [second, first]
+    table.to_csv(tmp_path / "changed.csv", index=False)
+    (tmp_path / "cohort.csv").rename(tmp_path / "kept.csv")
+    (tmp_path / "changed.csv").rename(tmp_path / "cohort.csv")
+    with pytest.raises(UserError, match=rf"changed since .*, in 2 slides: .*s00 \({column} {second}, was {first}\)"):
+        fit(config, run=tmp_path / "run", resume=True)
+    recorded = tmp_path / "run" / "cohort.csv"
+    (tmp_path / "kept.csv").rename(tmp_path / "cohort.csv")
+    if task == "classification":
+        recorded.unlink()  # as in a run of an earlier version
+    fit(config, run=tmp_path / "run", resume=True)
+    assert (tmp_path / "run" / "summary.txt").is_file()

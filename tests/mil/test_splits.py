@@ -191,6 +191,7 @@ def test_own_splits_without_validation_draw_it_from_training(tmp_path: Path) -> 
     assert len(val) == 6
     assert len(train) == 44
     assert "0.1 of train validates" in split.name
+    assert "note: the split has no part val, so 0.1 of train validates (seed 2): 10 slides" in split_lines(split, c)
 
 
 @pytest.mark.parametrize(

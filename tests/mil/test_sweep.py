@@ -2,10 +2,14 @@
 
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from nnunet_gdla.errors import UserError
+from nnunet_gdla.mil.bundle import resolved_arguments
+from nnunet_gdla.mil.commands.sweep import METRICS
+from nnunet_gdla.mil.metrics import classification_metrics
 from nnunet_gdla.mil.sweep import compare, comparison_lines, read_method, run_sweep
 from tests.mil.small_cohorts import make_cohort, small_config
 
@@ -21,6 +25,8 @@ def test_methods_are_known_names_or_settings() -> None:
     assert read_method("fixed:1.0").config(base, 1, fixed_split=True).model.correction == "fixed:1.0"
     abmil = read_method("abmil").config(base, 1, fixed_split=True).model
     assert (abmil.name, abmil.arguments()) == ("abmil", {})
+    vit4 = read_method("small:model.name=vit4,model.depth=1").config(base, 1, fixed_split=True).model
+    assert resolved_arguments("vit4", vit4.arguments())["depth"] == 1  # what vit4 does not have is left out
     for wrong in ("srpp", "a/b:model.width=3", "x:width"):
         with pytest.raises(UserError, match=r"no method .*; choose among none, srp, xsa, diff, abmil"):
             read_method(wrong)
@@ -55,6 +61,11 @@ def test_a_sweep_compares_on_identical_splits_and_goes_on_where_it_stopped(tmp_p
         run_sweep(small_config(tmp_path, "classification", epochs=1, lr=0.01), methods, [0], tmp_path / "sweep")
     with pytest.raises(UserError, match="named twice"):
         run_sweep(base, [methods[0], methods[0]], [0], tmp_path / "sweep")
+
+
+def test_the_metrics_that_can_be_asked_for_are_those_that_there_are() -> None:
+    labels, probabilities = np.array([0, 1]), np.array([[0.8, 0.2], [0.3, 0.7]])
+    assert tuple(classification_metrics(labels, probabilities, threshold=0.5)) == METRICS["classification"]
 
 
 def test_a_split_that_differs_is_refused(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from nnunet_gdla.mil.device import pick_device
 from nnunet_gdla.mil.figures import paper_style, save
 from nnunet_gdla.mil.heatmap import score_slide, write_scores
 from nnunet_gdla.mil.heatmap_draw import draw_maps, draw_top_tiles, place_patches, write_geojson
+from nnunet_gdla.mil.slides.names import slide_id_of
 from nnunet_gdla.mil.thumbnail import find_image, open_slide_image
 
 __all__ = ["explain_slide", "run"]
@@ -42,6 +43,8 @@ def run(args: argparse.Namespace) -> int:
             f"--slide {images} is one image and {args.features} holds {len(files)} slides: give their folder"
         )
     bundle = load_bundle(Path(args.model).expanduser(), pick_device(args.device))
+    if images is not None:
+        _find_all(images, files)
     for path in files:
         written = explain_slide(
             bundle,
@@ -102,6 +105,20 @@ def explain_slide(
         write_geojson(out / f"{name}.geojson", scores, places)
         written.append(out / f"{name}.geojson")
     return written
+
+
+def _find_all(images: Path, files: Sequence[Path]) -> None:
+    """Name all images that are missing before the first map is drawn."""
+    names = [slide_id_of(path) for path in files]
+    missing = [name for name in names if find_image(images, name) is None]
+    if missing:
+        some = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
+        raise UserError(
+            f"{images} holds no image called {some} ({len(missing)} of {len(files)} slides): name the file itself, "
+            "complete the folder, or leave --slide out"
+        )
+    if images.is_file() and images.stem != names[0]:
+        print(f"WARN: the image is {images.name}, the slide {names[0]}: drawn all the same; are they the same tissue?")
 
 
 def _feature_files(place: Path) -> Sequence[Path]:

@@ -23,6 +23,8 @@ def run(args: argparse.Namespace) -> int:
     *models, features = args.model if args.features is None else (*args.model, args.features)
     if not models:
         raise UserError(f"predict what? Name the folder of H5 files too: --model {features} FOLDER")
+    if args.workers < 0:
+        raise UserError(f"--workers {args.workers}: give 0 (no extra process) or more")
     bundle = load_bundles(models, pick_device(args.device))
     if args.feature_key:
         bundle = dataclasses.replace(bundle, info=dataclasses.replace(bundle.info, feature_key=args.feature_key))

@@ -2,19 +2,34 @@
 
 import argparse
 from pathlib import Path
+from typing import Final
 
+from nnunet_gdla.errors import UserError
 from nnunet_gdla.mil.commands.shared import bar_wanted, device_changes, say
-from nnunet_gdla.mil.config import load_config
+from nnunet_gdla.mil.config import LARGEST_SEED, load_config
+from nnunet_gdla.mil.config_schema import Config
 from nnunet_gdla.mil.files import write_csv
 from nnunet_gdla.mil.sweep import compare, comparison_lines, read_method, run_sweep
 
-__all__ = ["run"]
+__all__ = ["METRICS", "run"]
+
+METRICS: Final = {
+    "classification": (
+        *("accuracy", "balanced_accuracy", "macro_precision", "macro_recall", "macro_f1", "auc", "auprc"),
+        *("quadratic_kappa", "linear_kappa", "ece", "sensitivity", "specificity"),
+    ),
+    "survival": ("c_index", "ibs", "auc_edges"),  # and auc_edge1, ... for each edge of the time bins
+}
 
 
 def run(args: argparse.Namespace) -> int:
     """Run what is missing, then print and write the comparison."""
+    for seed in args.seeds:
+        if not 0 <= seed <= LARGEST_SEED:
+            raise UserError(f"--seeds {seed}: a seed must lie between 0 and {LARGEST_SEED}")
     changes = [*args.set, *device_changes(args)]
     config = load_config(args.config, changes)
+    _refuse_metric(config, args.metric)
     out = Path(args.out)
     try:
         sweep = run_sweep(
@@ -36,3 +51,12 @@ def run(args: argparse.Namespace) -> int:
         say(line)
     say(f"{out}: sweep.csv with every run, comparison.csv with this table")
     return 0
+
+
+def _refuse_metric(config: Config, metric: str | None) -> None:
+    """Before the first run: the last one would be a long time to wait for this."""
+    known = METRICS[config.data.task]
+    if config.data.task == "survival":
+        known += tuple(f"auc_edge{edge}" for edge in range(1, config.train.num_bins))
+    if metric is not None and metric not in known:
+        raise UserError(f"no metric {metric!r} for {config.data.task}; choose one of {', '.join(known)}")

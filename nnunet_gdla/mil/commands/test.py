@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 from pathlib import Path
 
+from nnunet_gdla.errors import UserError
 from nnunet_gdla.mil.bundle import load_bundles
 from nnunet_gdla.mil.cohort import Columns, read_cohort
 from nnunet_gdla.mil.commands.shared import bar_wanted, mapping, new_folder, say
@@ -19,6 +20,8 @@ def run(args: argparse.Namespace) -> int:
     """Predict, compare with the truth, write predictions, metrics and figures."""
     table = Path(args.cohort)
     out = new_folder(args.out or f"{table.stem}_test")
+    if args.workers < 0:
+        raise UserError(f"--workers {args.workers}: give 0 (no extra process) or more")
     bundle = load_bundles(args.model, pick_device(args.device))
     if args.feature_key:
         bundle = dataclasses.replace(bundle, info=dataclasses.replace(bundle.info, feature_key=args.feature_key))

@@ -1,5 +1,6 @@
 """Slide models: bags of patch features in, logits out."""
 
+import inspect
 from typing import Any
 
 from torch import nn
@@ -11,7 +12,17 @@ from nnunet_gdla.mil.models.slide_transformer import SlideTransformer
 from nnunet_gdla.mil.models.transmil import TransMIL
 from nnunet_gdla.mil.models.vit4 import ViT4
 
-__all__ = ["ABMIL", "DSMIL", "MODELS", "GridViT", "SlideTransformer", "TransMIL", "ViT4", "build_model"]
+__all__ = [
+    "ABMIL",
+    "DSMIL",
+    "MODELS",
+    "GridViT",
+    "SlideTransformer",
+    "TransMIL",
+    "ViT4",
+    "build_model",
+    "model_settings",
+]
 
 MODELS: dict[str, type[nn.Module]] = {
     "slide_transformer": SlideTransformer,
@@ -35,6 +46,20 @@ def build_model(name: str, in_dim: int, num_outputs: int, **kwargs: Any) -> nn.M
     Raises:
         ValueError: If the name is not known.
     """
+    _refuse_unknown(name)
+    return MODELS[name](in_dim, num_outputs, **kwargs)
+
+
+def model_settings(name: str) -> dict[str, inspect.Parameter]:
+    """Return what `build_model` takes for this model besides its name, width of the features and outputs.
+
+    Raises:
+        ValueError: If the name is not known.
+    """
+    _refuse_unknown(name)
+    return dict(list(inspect.signature(MODELS[name]).parameters.items())[2:])
+
+
+def _refuse_unknown(name: str) -> None:
     if name not in MODELS:
         raise ValueError(f"unknown model {name!r}; choose one of {', '.join(MODELS)}")
-    return MODELS[name](in_dim, num_outputs, **kwargs)
