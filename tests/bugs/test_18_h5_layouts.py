@@ -66,7 +66,9 @@ def test_layouts_load_identically(tmp_path: Path, name: str) -> None:
     data, on_coords, on_file = SAME[name]
     path = write_h5(tmp_path / f"{name}.h5", data, on_coords=on_coords, on_file=on_file)
     features, xy, stride = LOADER(path, feature_key=KEYS.get(name))
-    assert features.dtype == (np.float16 if name == "float16" else np.float32)
+    assert features.dtype == np.float32
+    kept = read_slide(path, feature_key=KEYS.get(name)).features.dtype
+    assert kept == (torch.float16 if name == "float16" else torch.float32)
     np.testing.assert_allclose(features, X, atol=2e-3 if name == "float16" else 0)
     assert xy.dtype == np.int64
     np.testing.assert_array_equal(xy, XY)
