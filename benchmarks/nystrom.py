@@ -65,7 +65,7 @@ def kept_megabytes(function: Callable[..., Tensor], qkv: Tensor) -> float:
         storage = tensor.untyped_storage()
         if storage.data_ptr() != own:
             storages[storage.data_ptr()] = storage.nbytes()
-        return tensor
+        return tensor.detach()  # an output that its own node keeps would never be freed
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         out = function(*leaf)

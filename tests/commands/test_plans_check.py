@@ -129,7 +129,7 @@ def test_the_estimate_is_what_the_backward_pass_keeps() -> None:
     def keep(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
         kept[storage.data_ptr()] = storage.nbytes()
-        return tensor
+        return tensor.detach()  # an output that its own node keeps would never be freed
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         outputs = network(torch.randn(2, 1, 96, 64))

@@ -30,7 +30,7 @@ def count_saved_bytes(network: PVTGDLA, patch_size: Sequence[int], batch_size: i
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in parameters:
             kept[storage.data_ptr()] = storage.nbytes()
-        return tensor
+        return tensor.detach()  # an output that its own node keeps would never be freed
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         outputs = network(torch.randn(batch_size, network.input_channels, *patch_size))
