@@ -2,13 +2,15 @@
 
     python -m benchmarks.planning --folder planned
     python -m benchmarks.planning --folder planned --datasets 904 --train-seconds 300
+    python -m benchmarks.planning --folder planned --datasets 112 113 --train-seconds 900 --train-batch 2
 
 Reads the datasets from nnUNet_raw and writes everything else into the folder. The seconds are of training steps on
 made-up images through each trainer's own `train_step`, in float32 on this CPU with the batch lowered to 2 for every
 plan, since no CPU trains the planned batches in reasonable time. Stock memory is the figure by which nnU-Net sizes its
-batches, ours that of the memory model; neither was measured on a GPU. With --train-seconds each plan is preprocessed
-and trained from scratch on fold 0 for as many steps as fit the time, then validated as nnU-Net does. Finished rows are
-read back from planning.jsonl in the folder: a stopped script goes on.
+batches, ours that of the memory model; neither was measured on a GPU. All seconds are CPU seconds of this process on
+one thread, which other work on the machine disturbs least. With --train-seconds each plan is preprocessed and trained
+from scratch on fold 0 for as many steps as fit the time, then validated as nnU-Net does. Finished rows are read back
+from planning.jsonl in the folder: a stopped script goes on.
 """
 
 import argparse
@@ -47,6 +49,7 @@ def main() -> None:
     folders = {name: str(arguments.folder / name) for name in ("nnUNet_preprocessed", "nnUNet_results")}
     os.environ |= settings | folders
     arguments.folder.mkdir(parents=True, exist_ok=True)
+    torch.set_num_threads(1)
     results = arguments.folder / "planning.jsonl"
     for dataset in arguments.datasets:
         for planner in arguments.planners:
@@ -124,7 +127,7 @@ def make_trainer(planner: Any, plans: dict[str, Any], batch: int) -> Any:  # noq
 
 
 def seconds_per_step(planner: Any, plans: dict[str, Any], batch: int, steps: int) -> float:  # noqa: ANN401
-    """Median seconds of training steps on made-up images."""
+    """Median CPU seconds of training steps on made-up images."""
     torch.manual_seed(0)
     with contextlib.redirect_stdout(io.StringIO()):
         trainer = make_trainer(planner, plans, batch)
@@ -142,9 +145,9 @@ def seconds_per_step(planner: Any, plans: dict[str, Any], batch: int, steps: int
     target = [torch.randint(0, heads, (batch, 1, *size)).float() for size in sizes]
     times = []
     for _ in range(steps + 1):
-        began = time.perf_counter()
+        began = time.process_time()
         trainer.train_step({"data": torch.randn(shape), "target": target})
-        times.append(time.perf_counter() - began)
+        times.append(time.process_time() - began)
     return statistics.median(times[1:])
 
 
@@ -160,9 +163,9 @@ def train(dataset: int, planner: Any, plans: dict[str, Any], arguments: argparse
     trainer = make_trainer(planner, plans, batch)
     trainer.num_epochs, trainer.num_iterations_per_epoch = EPOCHS, math.ceil(steps / EPOCHS)
     trainer.num_val_iterations_per_epoch = 1
-    began = time.perf_counter()
+    began = time.process_time()
     trainer.run_training()
-    trained = time.perf_counter() - began
+    trained = time.process_time() - began
     trainer.perform_actual_validation(save_probabilities=False)
     summary = json.loads((Path(trainer.output_folder) / "validation" / "summary.json").read_text())
     steps = EPOCHS * trainer.num_iterations_per_epoch
@@ -171,12 +174,12 @@ def train(dataset: int, planner: Any, plans: dict[str, Any], arguments: argparse
 
 def print_table(rows: list[dict[str, Any]]) -> None:
     """Print the rows as a table in Markdown."""
-    print("\n| dataset | planner | target GB | patch | batch | predicted GB | s per step, batch 2 | Dice after |")
+    print("\n| dataset | planner | target GB | patch | batch | predicted GB | CPU s per step, batch 2 | Dice after |")
     print("|---|---|---|---|---|---|---|---|")
     for row in rows:
         patch = " x ".join(map(str, row["patch"]))
         dice = (
-            f"{row['dice']:.3f} ({row['trained']:.0f} s, {row['steps']} steps of {row['train_batch']})"
+            f"{row['dice']:.3f} ({row['trained']:.0f} CPU s, {row['steps']} steps of {row['train_batch']})"
             if "dice" in row
             else "-"
         )
