@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nnunet_gdla.layers.grid import check_grid, convolution, to_grid, to_tokens
+from nnunet_gdla.ops.conv_feed_forward import FeedForwardWeights, conv_feed_forward
 
 __all__ = ["MixFFN", "Mlp", "SwiGLU"]
 
@@ -76,6 +77,16 @@ class MixFFN(nn.Module):
             ValueError: If the grid does not have N cells.
         """
         check_grid(x, grid, self.spatial_dims)
+        if self.spatial_dims == 2:
+            weights = FeedForwardWeights(
+                self.expand.weight,
+                self.expand.bias,
+                self.depthwise.weight,
+                self.depthwise.bias,
+                self.project.weight,
+                self.project.bias,
+            )
+            return conv_feed_forward(x, (grid[0], grid[1]), weights, middle="gated_silu")
         mixed = to_tokens(self.depthwise(to_grid(F.silu(self.expand(x)), grid)))
         value, gate = torch.chunk(mixed, 2, dim=-1)
         return self.project(value * F.silu(gate))

@@ -1,22 +1,19 @@
 """The GDLA mixer: gated differential linear attention with a local branch."""
 
-from typing import Literal
+from typing import Literal, cast
 
 import torch
-from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from nnunet_gdla.layers.grid import check_grid, convolution, to_grid, to_tokens
 from nnunet_gdla.layers.norm import HeadRMSNorm
-from nnunet_gdla.ops import differential_linear_attention, linear_attention
+from nnunet_gdla.ops.gated_differential import GATES, Gate, gated_differential_attention
+from nnunet_gdla.ops.projection import projection
 
 __all__ = ["GATES", "LOCAL_MIXINGS", "Gate", "GatedDifferentialLinearAttention", "LocalMixing"]
 
-Gate = Literal["silu", "sigmoid"] | None
 LocalMixing = Literal["joint", "separate"] | None
-GATES = ("silu", "sigmoid", None)
 LOCAL_MIXINGS = ("joint", "separate", None)
 
 
@@ -88,23 +85,25 @@ class GatedDifferentialLinearAttention(nn.Module):
             ValueError: If the grid does not have N cells.
         """
         check_grid(x, grid, self.spatial_dims)
-        projected = self.qkvg(x)
+        projected = projection(x, self.qkvg.weight, self.qkvg.bias)
         mixed = self._attend(projected, self.lambda_global)
-        if self.local_depthwise is not None and self.local_pointwise is not None:
-            local = to_tokens(self.local_pointwise(self.local_depthwise(to_grid(projected, grid))))
+        if self.local_depthwise is not None:
+            local = self._mix_pointwise(to_tokens(self.local_depthwise(to_grid(projected, grid))))
             mixed = torch.cat([mixed, self._attend(local, self.lambda_local)], dim=-1)
-        return self.out_proj(mixed)
+        return projection(mixed, self.out_proj.weight, self.out_proj.bias)
+
+    def _mix_pointwise(self, tokens: Tensor) -> Tensor:
+        """The 1x1 convolution, which on tokens is a linear map, or one for each projection."""
+        layer = cast(nn.Conv2d, self.local_pointwise)
+        weights, biases = layer.weight.flatten(1).chunk(layer.groups), cast(Tensor, layer.bias).chunk(layer.groups)
+        parts = zip(tokens.chunk(layer.groups, dim=-1), weights, biases, strict=True)
+        mapped = [projection(part, weight, bias) for part, weight, bias in parts]
+        return mapped[0] if len(mapped) == 1 else torch.cat(mapped, dim=-1)
 
     def _attend(self, projected: Tensor, lam: Tensor | None) -> Tensor:
-        parts = rearrange(projected, "b n (p h d) -> p b h n d", p=self.num_parts, h=self.num_heads)
-        q, k, v = parts[0], parts[1], parts[2]
-        out = linear_attention(q, k, v) if lam is None else differential_linear_attention(q, k, v, lam)
-        out = self.norm(out)
-        if self.gate == "silu":
-            out = out * F.silu(parts[3])
-        elif self.gate == "sigmoid":
-            out = out * torch.sigmoid(parts[3])
-        return rearrange(out, "b h n d -> b n (h d)")
+        return gated_differential_attention(
+            projected, lam, self.norm.weight, num_heads=self.num_heads, gate=self.gate, norm_eps=self.norm.eps
+        )
 
 
 def _check_arguments(

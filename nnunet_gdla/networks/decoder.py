@@ -11,7 +11,7 @@ from nnunet_gdla.layers import AttentionBlock, DifferentialAttention, GDLABlock,
 from nnunet_gdla.layers.blocks import FeedForward
 from nnunet_gdla.layers.gdla import Gate, LocalMixing
 
-__all__ = ["DECODERS", "Decoder", "DecoderKind", "ResidualStem", "build_block", "output_size"]
+__all__ = ["DECODERS", "Decoder", "DecoderKind", "build_block", "output_size"]
 
 DecoderKind = Literal["gdla", "linear", "self", "diff"]
 DECODERS = ("gdla", "linear", "self", "diff")
@@ -75,44 +75,8 @@ def build_block(
     return AttentionBlock(dim, attention, ffn=ffn, mlp_ratio=mlp_ratio)
 
 
-class _StemNorm(nn.BatchNorm2d):
-    """Batch normalisation that uses its running statistics where a batch has one value per channel."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.training and x.shape[0] * x.shape[2] * x.shape[3] == 1:
-            return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps)
-        return super().forward(x)
-
-
-class ResidualStem(nn.Module):
-    r"""Two 3x3 convolutions with batch normalisation and a 1x1 shortcut.
-
-    $$\mathrm{ReLU}(\mathrm{BN}(\mathrm{conv}_3(\mathrm{ReLU}(\mathrm{BN}(\mathrm{conv}_3 x)))) +
-      \mathrm{BN}(\mathrm{conv}_1 x)).$$
-
-    Full-resolution features of the image itself: (B, in, H, W) -> (B, out, H, W), any H and W.
-
-    Parameters: `conv1` (in -> in), `conv2` (in -> out), `conv3` (1x1, in -> out), `norm1`, `norm2`, `norm3`; no biases
-    in the convolutions. In the released code; not in the paper's text.
-    """
-
-    def __init__(self, in_channels: int, out_channels: int) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(in_channels, in_channels, 3, padding=1, bias=False)
-        self.norm1 = _StemNorm(in_channels)
-        self.conv2 = nn.Conv2d(in_channels, out_channels, 3, padding=1, bias=False)
-        self.norm2 = _StemNorm(out_channels)
-        self.conv3 = nn.Conv2d(in_channels, out_channels, 1, bias=False)
-        self.norm3 = _StemNorm(out_channels)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, in, H, W) -> (B, out, H, W)."""
-        hidden = self.norm2(self.conv2(F.relu(self.norm1(self.conv1(x)))))
-        return F.relu(hidden + self.norm3(self.conv3(x)))
-
-
 class Decoder(nn.Module):
-    """Feature maps and stem features to logits.
+    """Feature maps, and what the stem adds to the logits, to logits.
 
     Args:
         channels: Channels of the encoder's maps at strides 4, 8, 16, 32.
@@ -152,13 +116,16 @@ class Decoder(nn.Module):
         self.deep_supervision = deep_supervision
         self.seg_layers[1:].requires_grad_(deep_supervision)
 
-    def forward(self, features: Sequence[Tensor], stem: Tensor) -> Tensor | list[Tensor]:
-        """Logits at the size of `stem` (B, C, H, W); with deep supervision a list at 1, 1/8, 1/16, 1/32."""
+    def forward(self, features: Sequence[Tensor], stem_logits: Tensor) -> Tensor | list[Tensor]:
+        """Logits at the size of `stem_logits` (B, K, H, W); with deep supervision a list at 1, 1/8, 1/16, 1/32.
+
+        The full-resolution head sees upsampled features plus the stem's; being linear it has seen the stem's already.
+        """
         maps = [features[-1]]
         for upsample, block, skip in zip(self.upsamples, self.blocks, reversed(features[:-1]), strict=True):
             maps.append(block(upsample(maps[-1]) + skip))
-        height, width = stem.shape[-2:]
-        full = self._full_resolution(maps[-1], stem)
+        height, width = stem_logits.shape[-2:]
+        full = self._full_resolution(maps[-1], stem_logits)
         if not self.deep_supervision:
             return full
         outputs = [full]
@@ -166,12 +133,12 @@ class Decoder(nn.Module):
             outputs.append(head(feature)[..., : output_size(height, stride), : output_size(width, stride)])
         return outputs
 
-    def _full_resolution(self, finest: Tensor, stem: Tensor) -> Tensor:
-        """head(upsample(finest) + stem), with the head moved before the upsampling, with which it commutes."""
+    def _full_resolution(self, finest: Tensor, stem_logits: Tensor) -> Tensor:
+        """The logits with the head moved before the upsampling, with which it commutes."""
         head = cast(nn.Conv2d, self.seg_layers[0])
-        height, width = stem.shape[-2:]
+        height, width = stem_logits.shape[-2:]
         coarse = F.conv2d(finest, head.weight)
         fine = F.interpolate(
             coarse, size=(4 * coarse.shape[-2], 4 * coarse.shape[-1]), mode="bilinear", align_corners=False
         )
-        return torch.add(fine[..., :height, :width], head(stem))
+        return torch.add(fine[..., :height, :width], stem_logits)

@@ -6,6 +6,8 @@ import timm
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from nnunet_gdla.networks.encoder_blocks import use_our_forward
+
 __all__ = ["ENCODERS", "ENCODER_STRIDES", "build_encoder", "pad_to_multiple"]
 
 ENCODERS = ("pvt_v2_b0", "pvt_v2_b1", "pvt_v2_b2", "pvt_v2_b3", "pvt_v2_b4", "pvt_v2_b5")
@@ -33,6 +35,7 @@ def build_encoder(name: str, input_channels: int, drop_path_rate: float) -> tupl
     encoder: Any = timm.create_model(
         name, pretrained=False, features_only=True, in_chans=input_channels, drop_path_rate=drop_path_rate
     )
+    use_our_forward(encoder)
     # timm starts with biases of 0: a blank image would then be 0 in every layer, and each normalisation of zeros makes
     # the gradient up to a thousand times larger until it overflows.
     bound = encoder.patch_embed.proj.weight[0].numel() ** -0.5

@@ -17,7 +17,8 @@ from nnunet_gdla.layers import (
     SoftmaxAttention,
     SwiGLU,
 )
-from nnunet_gdla.networks.decoder import Decoder, ResidualStem
+from nnunet_gdla.networks.decoder import Decoder
+from nnunet_gdla.networks.stem import ResidualStem
 from nnunet_gdla.networks.weights import convert_released_state_dict
 from tests.golden_files import GoldenFile
 

@@ -1,0 +1,60 @@
+"""When an operator may use its fused form, and how the gradient of a fused form is differentiated once more.
+
+A fused form runs the same sums as the plain one, keeps less for the backward pass and recomputes the rest. It is eager
+code for the CPU; compilers, exporters and counters of operations are shown the plain form.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+__all__ = ["FUSED_VARIABLE", "fused_kernels", "gradients_with_graph", "may_fuse"]
+
+FUSED_VARIABLE = "NNUNET_GDLA_FUSED"
+_enabled = [os.environ.get(FUSED_VARIABLE, "1") != "0"]
+
+
+@contextmanager
+def fused_kernels(enabled: bool) -> Iterator[None]:
+    """Switch the fused forms on or off inside a `with` block, for this process.
+
+    Off, every layer runs its plain form and the encoder timm's own forward. The environment variable
+    `NNUNET_GDLA_FUSED=0`, read when the package is imported, switches them off for good.
+    """
+    before = _enabled[0]
+    _enabled[0] = enabled
+    try:
+        yield
+    finally:
+        _enabled[0] = before
+
+
+def may_fuse(*tensors: Tensor | None) -> bool:
+    """Whether these tensors may go through a fused form: eager, on the CPU, one full-precision dtype, no autocast."""
+    if not _enabled[0] or torch.compiler.is_compiling() or torch._C._is_tracing():
+        return False
+    first, *rest = (tensor for tensor in tensors if tensor is not None)
+    if first.device.type != "cpu" or first.dtype not in (torch.float32, torch.float64):
+        return False
+    if any(tensor.device != first.device or tensor.dtype != first.dtype for tensor in rest):
+        return False
+    return not (
+        torch.is_autocast_enabled("cpu")
+        or _get_current_dispatch_mode() is not None
+        or torch._C._are_functorch_transforms_active()
+    )
+
+
+def gradients_with_graph(
+    plain: Callable[..., Tensor], inputs: tuple[Tensor | None, ...], grad: Tensor
+) -> list[Tensor | None]:
+    """Gradients of the plain form, one an input, that can be differentiated again."""
+    with torch.enable_grad():
+        out = plain(*inputs)
+    wanted = [tensor for tensor in inputs if tensor is not None and tensor.requires_grad]
+    found = iter(torch.autograd.grad(out, wanted, grad, create_graph=True, allow_unused=True))
+    return [next(found) if tensor is not None and tensor.requires_grad else None for tensor in inputs]

@@ -1,0 +1,80 @@
+"""Linear maps inside fused forms, by whichever of PyTorch's two matrix libraries is faster on this machine.
+
+On some processors the library behind `torch.mm` (MKL) does not use what the processor can do, and oneDNN, which PyTorch
+ships for its convolutions, is up to twice as fast. Which one is measured once per process and number of threads, never
+guessed from a name. Both compute the same sums; they round differently in the last bit.
+"""
+
+import os
+import time
+from functools import cache
+from statistics import median
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+__all__ = ["PRODUCTS_VARIABLE", "linear", "product"]
+
+PRODUCTS_VARIABLE = "NNUNET_GDLA_ONEDNN"
+ROUNDS = 5
+# A tenth of a difference is more than the noise of the measurement.
+MARGIN = 0.95
+# Rows, inputs and outputs of layers of the network at 224 pixels.
+SIZES = ((6272, 64, 256), (1568, 512, 128), (392, 320, 1280))
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """`F.linear` without gradients, for tensors that `may_fuse` has let through."""
+    if x.dtype == torch.float32 and _use_onednn(torch.get_num_threads()):
+        return _onednn_linear(x.contiguous(), weight.contiguous(), bias)
+    return F.linear(x, weight, bias)
+
+
+def product(x: Tensor, weight: Tensor) -> Tensor:
+    """`x @ weight` without gradients, for tensors that `may_fuse` has let through."""
+    if x.dtype == torch.float32 and _use_onednn(torch.get_num_threads()):
+        return _onednn_linear(x.contiguous(), weight.mT.contiguous(), None)
+    return x @ weight
+
+
+@cache
+def _use_onednn(threads: int) -> bool:
+    """Whether oneDNN was faster over all `SIZES` together; `NNUNET_GDLA_ONEDNN` as 0 or 1 decides without measuring."""
+    wish = os.environ.get(PRODUCTS_VARIABLE)
+    if wish in ("0", "1"):
+        return wish == "1" and _has_onednn()
+    if not _has_onednn() or torch.are_deterministic_algorithms_enabled():
+        return False
+    seconds = [0.0, 0.0]
+    for rows, inputs, outputs in SIZES:
+        x, weight, bias = torch.full((rows, inputs), 0.5), torch.full((outputs, inputs), 0.5), torch.ones(outputs)
+        times: tuple[list[float], list[float]] = ([], [])
+        for _ in range(ROUNDS):
+            for number, run in enumerate((_torch_linear, _onednn_linear)):
+                began = time.thread_time() if threads == 1 else time.perf_counter()
+                run(x, weight, bias)
+                times[number].append((time.thread_time() if threads == 1 else time.perf_counter()) - began)
+        seconds = [total + median(own) for total, own in zip(seconds, times, strict=True)]
+    return seconds[1] < MARGIN * seconds[0]
+
+
+def _torch_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return F.linear(x, weight, bias)
+
+
+def _onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    found: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    return found
+
+
+def _has_onednn() -> bool:
+    """Whether this build of PyTorch has the operator, which is not part of its public interface, and it is right."""
+    if not torch.backends.mkldnn.is_available() or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+        return False
+    x, weight, bias = torch.arange(6.0).view(2, 3), torch.arange(12.0).view(4, 3), torch.arange(4.0)
+    try:
+        found = _onednn_linear(x, weight, bias)
+    except (RuntimeError, NotImplementedError, TypeError):
+        return False
+    return torch.equal(found, F.linear(x, weight, bias))

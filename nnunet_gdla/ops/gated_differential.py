@@ -1,0 +1,262 @@
+"""Differential linear attention with its norm and gate, straight from the projected tokens.
+
+Shape legend (this file): B batch, N tokens, C channels, H heads, D = C / H head width, P projections (q, k, v and,
+with a gate, g), R branches (2, or 1 without lambda), W = D / R width of a branch, X = B H.
+"""
+
+from typing import Any, Literal, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional as F
+
+from nnunet_gdla.ops._checks import check_lambda, without_autocast
+from nnunet_gdla.ops._fusion import gradients_with_graph, may_fuse
+from nnunet_gdla.ops.differential import differential_linear_attention
+from nnunet_gdla.ops.linear import linear_attention
+
+__all__ = ["GATES", "Gate", "gated_differential_attention"]
+
+Gate = Literal["silu", "sigmoid"] | None
+GATES = ("silu", "sigmoid", None)
+
+
+def gated_differential_attention(
+    projected: Float[Tensor, "B N PC"],
+    lam: Float[Tensor, "H D"] | None,
+    norm_weight: Float[Tensor, " D"],
+    *,
+    num_heads: int,
+    gate: Gate = "silu",
+    norm_eps: float = 1e-5,
+    eps: float = 1e-6,
+) -> Float[Tensor, "B N C"]:
+    r"""Mix tokens per head, $\mathrm{RMSNorm}(A_1 - \lambda \odot A_2) \odot \mathrm{gate}(G)$.
+
+    Args:
+        projected: [Q, K, V, G] along the channels, each H heads of width D; the first half of a head's Q and K is
+            branch 1. Without a gate there is no G.
+        lam: Weight of branch 2 per head and channel; None: one linear attention of full width, no difference.
+        norm_weight: Weight of the norm, shared by the heads.
+        num_heads: Heads H.
+        gate: "silu", "sigmoid" or None.
+        norm_eps: Added to the mean square in the norm.
+        eps: Added to the normalisers of the attention.
+
+    Returns:
+        (B, N, C), heads side by side, in the dtype of `projected`.
+
+    Raises:
+        ValueError: If the gate is unknown or sizes do not fit.
+
+    Numerics: attention and norm in float32 (float64 for float64 input), also under autocast.
+    Cost: O(B N C D) time. On a CPU in full precision only `projected` and O(B N H) numbers are kept for backward.
+    Reference: GDLA paper, Eq. 13-20 (arXiv:2603.02727); `gdla_head_naive` in tests/reference.
+    """
+    if gate not in GATES:
+        raise ValueError(f"unknown gate {gate!r}; choose one of {', '.join(map(repr, GATES))}")
+    parts = 3 if gate is None else 4
+    width, left = divmod(projected.shape[-1], parts * num_heads)
+    if projected.ndim != 3 or left or tuple(norm_weight.shape) != (width,):
+        raise ValueError(
+            f"projected {tuple(projected.shape)} must be (B, N, {parts} x heads x width) with {num_heads} heads and "
+            f"norm_weight {tuple(norm_weight.shape)} one width"
+        )
+    if lam is not None:
+        check_lambda(lam, ((num_heads, width),))
+        if width % 2:
+            raise ValueError(f"projected {tuple(projected.shape)} needs an even head width, not {width}: two branches")
+    options = _Options(num_heads, gate, norm_eps, eps)
+    if may_fuse(projected, lam, norm_weight) and projected.numel():
+        return _GatedDifferential.apply(projected, lam, norm_weight, options)
+    return _plain(projected, lam, norm_weight, options)
+
+
+class _Options(NamedTuple):
+    num_heads: int
+    gate: Gate
+    norm_eps: float
+    eps: float
+
+
+def _plain(projected: Tensor, lam: Tensor | None, norm_weight: Tensor, options: _Options) -> Tensor:
+    """The composition of the operators, which autograd differentiates step by step."""
+    q_BHND, k_BHND, v_BHND, *g_BHND = _split_heads(projected, options)
+    if lam is None:
+        y_BHND = linear_attention(q_BHND, k_BHND, v_BHND, eps=options.eps)
+    else:
+        y_BHND = differential_linear_attention(q_BHND, k_BHND, v_BHND, lam, eps=options.eps)
+    acc = torch.promote_types(y_BHND.dtype, torch.float32)
+    with without_autocast(y_BHND):
+        weight = norm_weight.to(acc)
+        out_BHND = F.rms_norm(y_BHND.to(acc), weight.shape, weight, options.norm_eps).to(y_BHND.dtype)
+    if g_BHND:
+        out_BHND = out_BHND * (F.silu(g_BHND[0]) if options.gate == "silu" else torch.sigmoid(g_BHND[0]))
+    return out_BHND.transpose(1, 2).flatten(2)
+
+
+def _split_heads(projected: Tensor, options: _Options) -> tuple[Tensor, ...]:
+    parts = 3 if options.gate is None else 4
+    return projected.unflatten(-1, (parts, options.num_heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+
+
+class _Core(NamedTuple):
+    """What forward and backward both need; all of it is recomputed but the last three."""
+
+    phi_q: Float[Tensor, "X N D"]
+    phi_k: Float[Tensor, "X N D"]
+    v: Float[Tensor, "X N D"]
+    scaled: Float[Tensor, "X N D"]
+    """phi(q) over its normaliser."""
+    y: Float[Tensor, "X N D"]
+    signed: Float[Tensor, "X D D"]
+    """The state, the rows of branch 2 times -lambda."""
+    state: Float[Tensor, "X D D"]
+    key_sum: Float[Tensor, "X D"]
+    inverse: Float[Tensor, "X N R"]
+    """One over the normalisers."""
+
+
+def _core(projected: Tensor, lam: Tensor | None, options: _Options, kept: tuple[Tensor, ...] | None = None) -> _Core:
+    q_BHND, k_BHND, v_BHND, *_ = _split_heads(projected, options)
+    batch, heads, _, width = v_BHND.shape
+    branches = 1 if lam is None else 2
+    phi_q_XND, phi_k_XND = _phi(q_BHND), _phi(k_BHND)
+    v_XND = _apart(v_BHND)
+    if kept is None:
+        state_XDD, key_sum_XD = torch.bmm(phi_k_XND.mT, v_XND), phi_k_XND.sum(1)
+        weighted_XNRW = (phi_q_XND * key_sum_XD.unsqueeze(1)).unflatten(-1, (branches, -1))
+        inverse_XNR = weighted_XNRW.sum(-1).add_(options.eps).reciprocal_()
+    else:
+        state_XDD, key_sum_XD, inverse_XNR = kept
+    scaled_XND = (phi_q_XND.unflatten(-1, (branches, -1)) * inverse_XNR.unsqueeze(-1)).flatten(-2)
+    signed_XDD = state_XDD
+    if lam is not None:
+        first, second = state_XDD.view(batch, heads, 2, width // 2, width).unbind(2)
+        signed_XDD = torch.stack([first, -lam.unsqueeze(-2) * second], dim=2).view(-1, width, width)
+    y_XND = torch.bmm(scaled_XND, signed_XDD)
+    return _Core(phi_q_XND, phi_k_XND, v_XND, scaled_XND, y_XND, signed_XDD, state_XDD, key_sum_XD, inverse_XNR)
+
+
+def _phi(x_BHND: Tensor) -> Tensor:
+    """`elu_plus_one` of one projection, its heads made contiguous on the way: (B, H, N, D) -> (X, N, D)."""
+    phi_BHND, above_BHND = x_BHND.new_empty(2, *x_BHND.shape).unbind(0)
+    torch.clamp(x_BHND, max=0, out=phi_BHND).exp_().add_(torch.clamp(x_BHND, min=0, out=above_BHND))
+    return phi_BHND.flatten(0, 1)
+
+
+def _inverse_rms(y_XND: Tensor, eps: float) -> Tensor:
+    return torch.linalg.vector_norm(y_XND, dim=-1, keepdim=True).square_().div_(y_XND.shape[-1]).add_(eps).rsqrt_()
+
+
+class _GatedDifferential(torch.autograd.Function):
+    """The whole operator; heads lie apart, (X, N, D), between the projection and the merged result."""
+
+    @staticmethod
+    def forward(ctx: Any, projected: Tensor, lam: Tensor | None, norm_weight: Tensor, options: _Options) -> Tensor:  # noqa: ANN401
+        core = _core(projected, lam, options)
+        ctx.save_for_backward(projected, lam, norm_weight, core.state, core.key_sum, core.inverse)
+        ctx.options = options
+        normed_XND = core.y.mul_(_inverse_rms(core.y, options.norm_eps)).mul_(norm_weight)
+        if options.gate is not None:
+            g_BHND = _split_heads(projected, options)[3]
+            if options.gate == "silu":
+                normed_XND.mul_(_apart(g_BHND))
+            normed_XND.mul_(torch.sigmoid(g_BHND, out=normed_XND.new_empty(g_BHND.shape)).flatten(0, 1))
+        return _merge_heads([normed_XND], options.num_heads)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+        projected, lam, norm_weight, *kept = ctx.saved_tensors
+        options = ctx.options
+        if torch.is_grad_enabled():
+
+            def plain(projected: Tensor, lam: Tensor | None, norm_weight: Tensor) -> Tensor:
+                return _plain(projected, lam, norm_weight, options)
+
+            return *gradients_with_graph(plain, (projected, lam, norm_weight), grad), None
+        needs = ctx.needs_input_grad
+        grad_projected, grad_lam, grad_weight = _backward(projected, lam, norm_weight, options, tuple(kept), grad)
+        return grad_projected, grad_lam if needs[1] else None, grad_weight if needs[2] else None, None
+
+
+def _backward(
+    projected: Tensor,
+    lam: Tensor | None,
+    norm_weight: Tensor,
+    options: _Options,
+    kept: tuple[Tensor, ...],
+    grad: Tensor,
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """Gradients of the projection, lambda and the norm's weight."""
+    core = _core(projected, lam, options, kept)
+    grad_XND = _apart(grad.unflatten(-1, (options.num_heads, -1)).transpose(1, 2))
+    inverse_rms = _inverse_rms(core.y, options.norm_eps)
+    normed_XND = core.y.mul_(inverse_rms)
+    product_XND = grad_XND * normed_XND
+    grad_gate = []
+    if options.gate is None:
+        grad_weight = product_XND.sum((0, 1))
+    else:
+        gate_XND, slope_XND = _gate_and_slope(_apart(_split_heads(projected, options)[3]), options.gate)
+        grad_gate = [slope_XND.mul_(product_XND).mul_(norm_weight)]
+        grad_weight = product_XND.mul_(gate_XND).sum((0, 1))
+        grad_XND.mul_(gate_XND)
+    grad_XND.mul_(norm_weight)
+    along = torch.mul(grad_XND, normed_XND, out=product_XND).mean(-1, keepdim=True)
+    grad_y_XND = grad_XND.sub_(normed_XND.mul_(along)).mul_(inverse_rms)
+    grad_qkv, grad_lam = _backward_attention(core, lam, grad_y_XND)
+    return _merge_heads(grad_qkv + grad_gate, options.num_heads), grad_lam, grad_weight
+
+
+def _apart(x_BHND: Tensor) -> Tensor:
+    """Copy heads apart, (X, N, D)."""
+    return x_BHND.new_empty(x_BHND.shape).copy_(x_BHND).flatten(0, 1)
+
+
+def _merge_heads(parts_XND: list[Tensor], num_heads: int) -> Tensor:
+    """Lay P tensors of heads side by side, (B, N, P H D)."""
+    first = parts_XND[0]
+    batch, tokens, width = len(first) // num_heads, *first.shape[1:]
+    out = first.new_empty(batch, tokens, len(parts_XND), num_heads, width)
+    # One copy a head: its inner loop runs over all tokens, that of a permuted copy over the few heads.
+    for part, source_XND in enumerate(parts_XND):
+        for head, source_BND in enumerate(source_XND.view(batch, num_heads, tokens, width).unbind(1)):
+            out[:, :, part, head].copy_(source_BND)
+    return out.flatten(2)
+
+
+def _gate_and_slope(g: Tensor, gate: Gate) -> tuple[Tensor, Tensor]:
+    """The gate's value and derivative, for SiLU written as sigmoid + value (1 - sigmoid)."""
+    sigmoid = torch.sigmoid(g)
+    if gate == "sigmoid":
+        return sigmoid, torch.addcmul(sigmoid, sigmoid, sigmoid, value=-1)
+    value = g * sigmoid
+    return value, torch.addcmul(sigmoid, value, sigmoid, value=-1).add_(value)
+
+
+def _backward_attention(core: _Core, lam: Tensor | None, grad_y_XND: Tensor) -> tuple[list[Tensor], Tensor | None]:
+    """Gradients of q, k and v, heads apart, and of lambda; phi and scaled in `core` are overwritten."""
+    branches = (core.inverse.shape[-1], -1)
+    grad_signed_XDD = torch.bmm(core.scaled.mT, grad_y_XND)
+    grad_q_XND = torch.bmm(grad_y_XND, core.signed.mT)
+    along_XNR1 = (grad_q_XND * core.scaled).unflatten(-1, branches).sum(-1, keepdim=True)
+    scaled_XNRW = core.scaled.unflatten(-1, branches)
+    grad_key_sum_X1D = scaled_XNRW.mul_(along_XNR1).sum(1).neg_().flatten(-2).unsqueeze(1)
+    # phi(q) is scaled times the normaliser, whose own gradient is -along.
+    torch.mul(along_XNR1, core.key_sum.unflatten(-1, branches).unsqueeze(1), out=scaled_XNRW)
+    grad_q_XND.sub_(core.scaled).unflatten(-1, branches).mul_(core.inverse.unsqueeze(-1))
+    grad_q_XND.mul_(core.phi_q.clamp_(max=1))
+
+    grad_lam, grad_state_XDD = None, grad_signed_XDD
+    if lam is not None:
+        batch = len(grad_y_XND) // len(lam)
+        grad_first, grad_second = grad_signed_XDD.unflatten(1, (2, -1)).unbind(1)
+        second_XWD = core.state.unflatten(1, (2, -1))[:, 1]
+        grad_lam = (second_XWD * grad_second).sum(1).neg_().view(batch, *lam.shape).sum(0)
+        minus_X1D = lam.neg().expand(batch, -1, -1).flatten(0, 1).unsqueeze(1)
+        grad_state_XDD = torch.stack([grad_first, minus_X1D * grad_second], dim=1).flatten(1, 2)
+    grad_v_XND = torch.bmm(core.phi_k, grad_state_XDD)
+    grad_k_XND = torch.bmm(core.v, grad_state_XDD.mT).add_(grad_key_sum_X1D).mul_(core.phi_k.clamp_(max=1))
+    return [grad_q_XND, grad_k_XND, grad_v_XND], grad_lam

@@ -1,0 +1,185 @@
+"""The fused forms: equal to their naive twins and to the plain forms, twice differentiable, and used only where fit."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from nnunet_gdla.ops import _products, conv_feed_forward, relu_projection
+from nnunet_gdla.ops._fusion import fused_kernels, may_fuse
+from nnunet_gdla.ops.conv_feed_forward import FeedForwardWeights
+from nnunet_gdla.ops.gated_differential import gated_differential_attention
+from nnunet_gdla.ops.projection import projection
+from tests.reference.compare import assert_all_close, gradients
+from tests.reference.feed_forward import linear_naive, mix_ffn_naive
+from tests.reference.fused import gated_differential_naive, gelu_feed_forward_naive, relu_projection_naive
+from tests.unchecked import unchecked
+
+GRIDS = [(1, 1), (2, 3), (1, 5), (7, 4)]
+GATES = ["silu", "sigmoid", None]
+
+
+def draw(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float64, seed: int = 0) -> list[Tensor]:
+    """Normal tensors."""
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in shapes]
+
+
+def feed_forward_shapes(middle: str, grid: tuple[int, int], kernel: int = 3) -> list[tuple[int, ...]]:
+    """Of the tokens and the weights: 3 channels, 8 hidden ones."""
+    last = 8 if middle == "gelu" else 4
+    shapes: list[tuple[int, ...]] = [(2, grid[0] * grid[1], 3), (8, 3), (8,), (8, 1, kernel, kernel), (8,), (3, last)]
+    return shapes + ([(3,)] if middle == "gelu" else [])
+
+
+def feed_forward(middle: Any, grid: tuple[int, int], x: Tensor, *weights: Tensor) -> Tensor:  # noqa: ANN401
+    """Ours, from a flat list of tensors."""
+    project_bias = weights[5] if len(weights) > 5 else None
+    return conv_feed_forward.conv_feed_forward(x, grid, FeedForwardWeights(*weights[:5], project_bias), middle=middle)
+
+
+def naive_feed_forward(middle: str, grid: tuple[int, int], x: Tensor, *weights: Tensor) -> Tensor:
+    """The twin, from the same list."""
+    expand, depthwise = (weights[0], weights[1]), (weights[2], weights[3])
+    if middle == "gelu":
+        return gelu_feed_forward_naive(x, grid, expand, depthwise, (weights[4], weights[5]))
+    return mix_ffn_naive(x, grid, expand, depthwise, weights[4])
+
+
+@pytest.mark.parametrize("groups", ["one", "many"])
+@pytest.mark.parametrize("grid", GRIDS, ids=str)
+@pytest.mark.parametrize("middle", ["gelu", "gated_silu"])
+@pytest.mark.parametrize("kernel", [3, 5])
+def test_feed_forward_equals_its_naive_twin(
+    middle: str, grid: tuple[int, int], groups: str, kernel: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if groups == "many":
+        monkeypatch.setattr(conv_feed_forward, "GROUP_BYTES", 1)
+        monkeypatch.setattr(conv_feed_forward, "LEAST_CHANNELS", 3)
+    inputs = draw(*feed_forward_shapes(middle, grid, kernel))
+    ours = gradients(partial(feed_forward, middle, grid), inputs)
+    assert_all_close(ours, gradients(partial(naive_feed_forward, middle, grid), inputs), 1e-11)
+
+
+def attention_inputs(num_heads: int, tokens: int, gate: str | None, lam: bool, width: int = 4) -> list[Tensor]:
+    """Projected tokens, norm weight and, with a second branch, lambda."""
+    shapes = [(2, tokens, (3 if gate is None else 4) * num_heads * width), (width,)]
+    return draw(*shapes, *([(num_heads, width)] if lam else []))
+
+
+def attention(
+    function: Callable[..., Tensor], num_heads: int, gate: str | None, x: Tensor, weight: Tensor, *lam: Tensor
+) -> Tensor:
+    """Ours or the twin, from a flat list of tensors."""
+    return function(x, lam[0] if lam else None, weight, num_heads=num_heads, gate=gate)
+
+
+@pytest.mark.parametrize("gate", GATES)
+@pytest.mark.parametrize("lam", [True, False])
+@pytest.mark.parametrize(("num_heads", "tokens"), [(1, 1), (3, 7), (2, 64)])
+def test_gated_differential_attention_equals_its_naive_twin(
+    num_heads: int, tokens: int, gate: str | None, lam: bool
+) -> None:
+    inputs = attention_inputs(num_heads, tokens, gate, lam)
+    ours, naive = (
+        gradients(partial(attention, function, num_heads, gate), inputs)
+        for function in (gated_differential_attention, gated_differential_naive)
+    )
+    # With one token the gradients of q and k cancel down to eps.
+    assert_all_close(ours, naive, 1e-9, floor=1e-3)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("library", ["0", "1"])
+def test_projection_equals_its_naive_twin(bias: bool, library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(_products.PRODUCTS_VARIABLE, library)
+    _products._use_onednn.cache_clear()
+    inputs = draw((2, 5, 3), (4, 3), *([(4,)] if bias else []), dtype=torch.float32)
+
+    def run(function: Callable[..., Tensor], x: Tensor, weight: Tensor, *rest: Tensor) -> Tensor:
+        return function(x, weight, rest[0] if rest else None)
+
+    assert_all_close(gradients(partial(run, projection), inputs), gradients(partial(run, linear_naive), inputs), 1e-6)
+    _products._use_onednn.cache_clear()
+
+
+@pytest.mark.parametrize("pixels", [1, 5, 11])
+def test_relu_projection_equals_its_naive_twin(pixels: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relu_projection, "CHUNK", 4)
+    inputs = draw((2, 3, pixels), (6, 3), (6,), (4, 6), (4,))
+    ours, naive = (gradients(function, inputs) for function in (relu_projection.relu_projection, relu_projection_naive))
+    assert_all_close(ours, naive, 1e-12)
+
+
+def cases() -> list[Any]:
+    """Every form that can be differentiated twice, with small inputs."""
+    found: list[tuple[str, Callable[..., Tensor], list[Tensor]]] = [
+        (f"feed forward {middle}", partial(feed_forward, middle, (2, 2)), draw(*feed_forward_shapes(middle, (2, 2))))
+        for middle in ("gelu", "gated_silu")
+    ]
+    found += [
+        (
+            f"attention {gate} {lam}",
+            partial(attention, gated_differential_attention, 2, gate),
+            attention_inputs(2, 3, gate, lam, width=2),
+        )
+        for gate in GATES
+        for lam in (True, False)
+    ]
+    found.append(("projection", projection, draw((2, 2, 3), (2, 3), (2,))))
+    return [pytest.param(function, inputs, id=name) for name, function, inputs in found]
+
+
+@pytest.mark.parametrize(("function", "inputs"), cases())
+def test_gradients_and_their_gradients(function: Callable[..., Tensor], inputs: Sequence[Tensor]) -> None:
+    leaves = [tensor.clone().requires_grad_() for tensor in inputs]
+    assert torch.autograd.gradcheck(function, leaves)
+    assert torch.autograd.gradgradcheck(function, leaves)
+
+
+@pytest.mark.parametrize(("function", "inputs"), cases())
+def test_the_plain_form_gives_the_same(function: Callable[..., Tensor], inputs: Sequence[Tensor]) -> None:
+    fused = gradients(function, inputs)
+    with fused_kernels(False):
+        assert_all_close(fused, gradients(function, inputs), 1e-11)
+
+
+@pytest.mark.parametrize(("function", "inputs"), cases())
+def test_a_gradient_that_nobody_asks_for_is_not_given(
+    function: Callable[..., Tensor], inputs: Sequence[Tensor]
+) -> None:
+    for wanted in range(len(inputs)):
+        leaves = [tensor.clone().requires_grad_(number == wanted) for number, tensor in enumerate(inputs)]
+        function(*leaves).sum().backward()
+        assert [leaf.grad is not None for leaf in leaves] == [number == wanted for number in range(len(inputs))]
+
+
+def test_bfloat16_autocast_and_dispatch_modes_take_the_plain_form() -> None:
+    x = torch.ones(2)
+    assert may_fuse(x, None)
+    assert not may_fuse(x.bfloat16())
+    assert not may_fuse(x, x.double())
+    with torch.autocast("cpu", torch.bfloat16):
+        assert not may_fuse(x)
+    with FlopCounterMode(display=False):
+        assert not may_fuse(x)
+    with fused_kernels(False):
+        assert not may_fuse(x)
+    assert may_fuse(x)
+
+
+def test_wrong_arguments_get_one_sentence() -> None:
+    x, weight, lam = draw((1, 2, 16), (2,), (2, 2))
+    with unchecked():
+        with pytest.raises(ValueError, match="unknown gate 'relu'"):
+            gated_differential_attention(x, lam, weight, num_heads=2, gate="relu")  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match=r"projected \(1, 2, 16\) must be"):
+            gated_differential_attention(x, lam, weight, num_heads=3)
+        with pytest.raises(ValueError, match="lam"):
+            gated_differential_attention(x, lam[:, :1], weight, num_heads=2)
+        with pytest.raises(ValueError, match="unknown middle 'tanh'"):
+            feed_forward("tanh", (1, 2), *draw(*feed_forward_shapes("gelu", (1, 2))))
