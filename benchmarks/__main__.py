@@ -16,7 +16,17 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-BENCHMARKS = ("segmentation", "attention_core", "encoder", "growth", "unet", "slide_layer", "slide_step")
+BENCHMARKS = (
+    "segmentation",
+    "attention_core",
+    "encoder",
+    "growth",
+    "unet",
+    "slide_layer",
+    "slide_step",
+    "redundancy",
+    "cindex",
+)
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "benchmarks.md"
 _INTRODUCTION = """\

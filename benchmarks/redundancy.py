@@ -1,66 +1,67 @@
 """What Gated SRP costs beside attention, against the order of operations of published code.
 
-    python -m benchmarks.redundancy --patches 4096 16384 --clock cpu
+    python -m benchmarks.redundancy
 
 The rival builds the graph by a loop over cells, h from a gathered (N, K, D) array and the correction from a gathered
-(B, H, N, K, d) array, with autograd's own backward pass. Both run in one process, in turn; the table gives medians,
-their ratio (rival over ours) and, for the correction, the bytes kept for backward beside its inputs and weights.
+(B, H, N, K, d) array, with autograd's own backward pass; results are compared before anything is timed. Bytes are those
+kept for backward beside the inputs and weights, and the temporaries of h as the peak of fresh processes.
 """
 
-import argparse
 import math
-import statistics
-import time
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from benchmarks.measure import Call, Table, Target, alternate, at_least, kept_bytes, peak_memory
+from benchmarks.script import run_script
 from nnunet_gdla.layers.redundancy import GatedSRP
 from nnunet_gdla.ops.neighbours import NeighbourGraph, grid_neighbours, local_homogeneity
 
 STRIDE, HEADS, HEAD_WIDTH, FEATURES = 256, 6, 64, 1536
-CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
-Run = Callable[[], object]
+PATCHES = 50_000
+TEMPORARIES = 64 * 2**20
 
 
-def main() -> None:
-    """Print one table over all sizes."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--patches", nargs="+", type=int, default=[4096, 16384], help="4096 16384 49152")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu: sum over threads, for a busy machine")
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    print(
-        f"torch {torch.__version__}, {arguments.threads} thread(s), {arguments.clock} ms, median of {arguments.repeats}"
+def table(quick: bool = True) -> Table:
+    """Measure graph, homogeneity and correction at 50,000 patches."""
+    repeats = 3 if quick else 9
+    found = Table(
+        "Slides: neighbour graph, homogeneity and the correction alone",
+        f"{PATCHES} patches in a disc, {FEATURES} features, {HEADS} heads of {HEAD_WIDTH}. Medians of processor time "
+        f"over {repeats} rounds, in turn.",
+        "python -m benchmarks.redundancy",
     )
-    print("\n| patches | what | rival | ours | ratio |\n|---|---|---|---|---|")
-    for patches in arguments.patches:
-        for name, rival, ours in cases(patches):
-            slow, fast = alternate(rival, ours, arguments.repeats, CLOCKS[arguments.clock])
-            print(f"| {patches} | {name} | {1e3 * slow:.1f} | {1e3 * fast:.1f} | {slow / fast:.1f} |", flush=True)
-        slow_bytes, fast_bytes = (kept_bytes(*correction(patches, of_rival)) for of_rival in (True, False))
-        ratio = slow_bytes / fast_bytes
-        print(f"| {patches} | kept, MB | {slow_bytes / 1e6:.1f} | {fast_bytes / 1e6:.1f} | {ratio:.1f} |", flush=True)
+    for name, rival, ours, target in cases(PATCHES):
+        print(f"  {name}", file=sys.stderr, flush=True)
+        times = alternate({"rival": rival, "ours": ours}, repeats)
+        found.add_times(name, times["rival"], times["ours"], target)
+    sides = [correction(PATCHES, of_rival) for of_rival in (True, False)]
+    found.add_bytes("correction, kept for backward", *_pair(kept_bytes(side[1], side[2]) for side in sides))
+    peaks = _pair(peak_memory("benchmarks.redundancy:one_homogeneity", of_rival) for of_rival in (True, False))
+    found.add_bytes("h, float32, temporaries", *peaks)
+    at_most_64 = "yes" if peaks[1] <= TEMPORARIES else "**no**"
+    found.notes.append(f"Temporaries of h at most 64 MB: {at_most_64} ({peaks[1] / 2**20:.0f} MB).")
+    return found
 
 
-def alternate(rival: Run, ours: Run, repeats: int, clock: Callable[[], float]) -> tuple[float, float]:
-    """Return the median seconds of both, run in turn after one run each that does not count."""
-    seconds: dict[Run, list[float]] = {rival: [], ours: []}
-    for turn in range(repeats + 1):
-        for run, times in seconds.items():
-            start = clock()
-            run()
-            if turn:
-                times.append(clock() - start)
-    return statistics.median(seconds[rival]), statistics.median(seconds[ours])
+def _pair(sizes: Iterable[int]) -> tuple[int, int]:
+    rival, ours = sizes
+    return rival, ours
 
 
-def cases(patches: int) -> list[tuple[str, Run, Run]]:
-    """Return the name, the rival and ours of each comparison, after a check that they agree."""
+def one_homogeneity(of_rival: bool) -> Call:
+    """Make h ready to be computed once in this process."""
+    features, graph = torch.randn(PATCHES, FEATURES), grid_neighbours(tissue(PATCHES), STRIDE)
+    function = gathered_homogeneity if of_rival else local_homogeneity
+    function(features[:64], grid_neighbours(tissue(64), STRIDE))  # libraries that load at first use
+    return lambda: function(features, graph)
+
+
+def cases(patches: int) -> list[tuple[str, Call, Call, Target | None]]:
+    """Return the name, the rival, ours and the target of each comparison, after a check that they agree."""
     coords = tissue(patches)
     features, half = torch.randn(patches, FEATURES), torch.randn(patches, FEATURES).half()
     graphs = {window: grid_neighbours(coords, STRIDE, window=window) for window in (3, 5)}
@@ -71,20 +72,22 @@ def cases(patches: int) -> list[tuple[str, Run, Run]]:
     for one, two in zip(stacked[0](), fused[0](), strict=True):
         torch.testing.assert_close(one, two, rtol=1e-3, atol=1e-4 * float(two.abs().max()))
     return [
-        ("graph 3x3", lambda: graph_by_loop(coords, 3), lambda: grid_neighbours(coords, STRIDE)),
-        ("graph 5x5", lambda: graph_by_loop(coords, 5), lambda: grid_neighbours(coords, STRIDE, window=5)),
+        ("graph 3x3", lambda: graph_by_loop(coords, 3), lambda: grid_neighbours(coords, STRIDE), at_least(12)),
+        ("graph 5x5", lambda: graph_by_loop(coords, 5), lambda: grid_neighbours(coords, STRIDE, window=5), None),
         (
             "h, float32",
             lambda: gathered_homogeneity(features, graphs[3]),
             lambda: local_homogeneity(features, graphs[3]),
+            at_least(12),
         ),
         (
             "h, float16",
             lambda: gathered_homogeneity(half.float(), graphs[3]),
             lambda: local_homogeneity(half, graphs[3]),
+            None,
         ),
-        ("correction, forward", stacked[1], fused[1]),
-        ("correction, forward + backward", stacked[0], fused[0]),
+        ("correction, forward", stacked[1], fused[1], None),
+        ("correction, forward + backward", stacked[0], fused[0], None),
     ]
 
 
@@ -98,7 +101,7 @@ def tissue(patches: int) -> Tensor:
     return cells[kept] * STRIDE + 77
 
 
-def correction(patches: int, of_rival: bool) -> tuple[Callable[[], tuple[Tensor, ...]], Run, list[Tensor]]:
+def correction(patches: int, of_rival: bool) -> tuple[Callable[[], tuple[Tensor, ...]], Call, list[Tensor]]:
     """Return forward with backward, forward alone, and the tensors that are there anyway."""
     generator = torch.Generator().manual_seed(0)
     rows = patches + 1  # a class token in front
@@ -122,21 +125,6 @@ def correction(patches: int, of_rival: bool) -> tuple[Callable[[], tuple[Tensor,
         return torch.autograd.grad(forward(), leaves, cotangent)
 
     return both, forward, [projected, homogeneity, *graph, *leaves]
-
-
-def kept_bytes(both: Run, _forward: Run, known: list[Tensor]) -> int:
-    """Return the bytes of storages that are kept for backward and were not there before."""
-    there = {tensor.untyped_storage().data_ptr() for tensor in known}
-    kept: dict[int, Tensor] = {}
-
-    def pack(tensor: Tensor) -> Tensor:
-        if tensor.untyped_storage().data_ptr() not in there:
-            kept[tensor.untyped_storage().data_ptr()] = tensor
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        both()
-    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
 
 
 def graph_by_loop(coords: Tensor, window: int) -> NeighbourGraph:
@@ -186,4 +174,4 @@ def stacked_correction(layer: GatedSRP, y: Tensor, v: Tensor, graph: NeighbourGr
 
 
 if __name__ == "__main__":
-    main()
+    run_script(table, __doc__)

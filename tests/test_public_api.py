@@ -12,6 +12,8 @@ PUBLIC = {
         "differential_linear_attention",
         "elu_plus_one",
         "exclusive_projection",
+        "fused_kernels",
+        "gated_differential_attention",
         "grid_neighbours",
         "linear_attention",
         "local_homogeneity",
@@ -21,6 +23,7 @@ PUBLIC = {
         "nystrom_attention_row",
         "redundancy_projection",
         "shuffled",
+        "use_triton",
     ],
     "nnunet_gdla.layers": [
         "FixedSRP",

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from nnunet_gdla.layers.redundancy_gate import RedundancyGate as RedundancyGate
 from nnunet_gdla.ops.neighbours import NeighbourGraph
-from nnunet_gdla.ops.redundancy import alignment, correction
+from nnunet_gdla.ops.redundancy import Alignment, alignment, correction
 
 __all__ = ["FixedSRP", "GatedSRP", "OutputSRP", "RedundancyGate"]
 
@@ -68,9 +68,23 @@ class GatedSRP(nn.Module):
         """
         patches = slice(first, first + graph.index.shape[-2])
         found = alignment(y[:, :, patches], v[:, :, patches], graph)
-        count = graph.count.expand(y.shape[0], -1)
-        beta = self.gate(homogeneity, count, y[:, :, patches], found.axis, measured=(found.dot, found.norm))
+        beta = self.coefficients(y[:, :, patches], found, graph, homogeneity)
         return correction(y, found, beta, v, graph, first=first)
+
+    def coefficients(
+        self,
+        y: Float[Tensor, "B H N D"],
+        found: Alignment,
+        graph: NeighbourGraph,
+        homogeneity: Float[Tensor, "B N"],
+    ) -> Float[Tensor, "B H N"]:
+        """Return beta of the patches, given how their outputs lie.
+
+        Raises:
+            ValueError: If the sizes do not fit.
+        """
+        count = graph.count.expand(y.shape[0], -1)
+        return self.gate(homogeneity, count, y, found.axis, measured=(found.dot, found.norm))
 
 
 class FixedSRP(nn.Module):
@@ -122,10 +136,19 @@ class FixedSRP(nn.Module):
         """Return z; arguments as for `GatedSRP`."""
         patches = slice(first, first + graph.index.shape[-2])
         found = alignment(y[:, :, patches], v[:, :, patches], graph)
-        beta = self.beta[:, None].expand(found.dot.shape)
-        if self.homogeneity_gated:
-            beta = beta * homogeneity.clamp(0, 1).unsqueeze(1)
+        beta = self.coefficients(y[:, :, patches], found, graph, homogeneity)
         return correction(y, found, beta, v, graph, first=first)
+
+    def coefficients(
+        self,
+        y: Float[Tensor, "B H N D"],
+        found: Alignment,
+        graph: NeighbourGraph,
+        homogeneity: Float[Tensor, "B N"],
+    ) -> Float[Tensor, "B H N"]:
+        """Return beta of the patches."""
+        beta = self.beta[:, None].expand(found.dot.shape)
+        return beta * homogeneity.clamp(0, 1).unsqueeze(1) if self.homogeneity_gated else beta
 
 
 class OutputSRP(nn.Module):

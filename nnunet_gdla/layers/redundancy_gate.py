@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from nnunet_gdla.layers._gate_parts import head_part, token_part
 from nnunet_gdla.ops._checks import without_autocast
 
 __all__ = ["Bound", "Factorisation", "GateInit", "Parameterisation", "RedundancyGate", "TokenFeatures"]
@@ -22,7 +23,6 @@ Parameterisation = Literal["fixed", "direct"]
 Factorisation = Literal["full", "token_only", "head_only", "no_bias"]
 GateInit = Literal["zero", "normal", "xavier", "kaiming", "orthogonal", "constant"]
 
-SMALLEST_NORM = 1e-12
 HEAD_FEATURES = 3
 
 BOUNDS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -185,12 +185,12 @@ class RedundancyGate(nn.Module):
                 if measured is None or not self.detach:
                     measured = _measure(y.to(acc), r_hat.detach().to(acc))
                 dot, norm = measured
-                cosine, log_norm = dot / (norm + SMALLEST_NORM), torch.log1p(norm)
-                token_BNT = self._token_features(homogeneity.to(acc), count.to(acc), log_norm)
-            raw = self._raw(token_BNT, [cosine, cosine.abs(), log_norm])
-            return self.reach * BOUNDS[self.bound](raw / self.temperature)
+                token_BNT = self._token_features(homogeneity.to(acc), count.to(acc), norm)
+            raw = self._raw(token_BNT, dot, norm)
+            beta = BOUNDS[self.bound](raw if self.temperature == 1 else raw / self.temperature)
+            return beta if self.reach == 1 else self.reach * beta
 
-    def _token_features(self, homogeneity: Tensor, count: Tensor, log_norm_BHN: Tensor) -> Tensor:
+    def _token_features(self, homogeneity: Tensor, count: Tensor, norm_BHN: Tensor) -> Tensor:
         columns = [homogeneity]
         if self.token_features == "legacy":
             columns += [count / self.num_slots, torch.log1p(count)]
@@ -199,22 +199,21 @@ class RedundancyGate(nn.Module):
         elif self.token_features == "normlog":
             columns.append(torch.log1p(count) / math.log1p(self.num_slots))
         if self.mean_norm:
-            columns.append(log_norm_BHN.mean(1))
+            columns.append(torch.log1p(norm_BHN).mean(1))
         return torch.stack(columns, dim=-1)
 
-    def _raw(self, token_BNT: Tensor, head_features: list[Tensor]) -> Tensor:
+    def _raw(self, token_BNT: Tensor, dot_BHN: Tensor, norm_BHN: Tensor) -> Tensor:
         acc = token_BNT.dtype
         parts = []
         if self.token_in is not None and self.token_out is not None:
-            parts.append(_linear(self.token_out, F.gelu(_linear(self.token_in, token_BNT))).transpose(1, 2))
+            parts.append(token_part(self.token_in, self.token_out, token_BNT).transpose(1, 2))
         if self.head_weight is not None:
-            weights = self.head_weight.to(acc)[..., None].unbind(1)
-            parts += [weight_H1 * feature for weight_H1, feature in zip(weights, head_features, strict=True)]
+            parts.append(head_part(self.head_weight.to(acc), dot_BHN, norm_BHN))
         parts += [bias.to(acc)[:, None] for bias in (self.head_bias, self.layer_bias) if bias is not None]
         raw = parts[0]
         for part in parts[1:]:
             raw = raw + part
-        return raw.expand(head_features[0].shape)
+        return raw.expand(dot_BHN.shape)
 
     def _check_sizes(self, homogeneity: Tensor, count: Tensor, y: Tensor, r_hat: Tensor) -> None:
         tokens = (y.shape[0], y.shape[2]) if y.ndim == 4 else None
@@ -232,10 +231,6 @@ class RedundancyGate(nn.Module):
 
 def _measure(y: Tensor, r_hat: Tensor) -> tuple[Tensor, Tensor]:
     return (y * r_hat).sum(-1), torch.linalg.vector_norm(y, dim=-1)
-
-
-def _linear(layer: nn.Linear, x: Tensor) -> Tensor:
-    return F.linear(x, layer.weight.to(x.dtype), None if layer.bias is None else layer.bias.to(x.dtype))
 
 
 def _start_weight(weight: Tensor, init: GateInit, scale: float | int) -> None:

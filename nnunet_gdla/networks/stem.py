@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nnunet_gdla.ops._fusion import may_fuse
-from nnunet_gdla.ops.relu_projection import relu_projection
+from nnunet_gdla.ops.relu_projection import relu_projection, second_moments
 
 __all__ = ["ResidualStem"]
 
@@ -86,10 +86,7 @@ class ResidualStem(nn.Module):
         if self.training:
             mean_I = pixels_BIN.mean((0, 2))
             pixels_BIN = pixels_BIN - mean_I.unsqueeze(-1)
-            # A sum over all pixels in float32 would be off by 1e-5 of itself, and flip signs before the ReLU.
-            exact_BIN = pixels_BIN.double()
-            mean_of_products_BII = torch.bmm(exact_BIN, exact_BIN.mT) / pixels_BIN.shape[-1]
-            covariance_II = mean_of_products_BII.mean(0).to(x.dtype)
+            covariance_II = second_moments(pixels_BIN)
         count, cut = x.numel() // x.shape[1], 9 * x.shape[1]
         parts = ((self.conv2, self.norm2, slice(cut)), (self.conv3, self.norm3, slice(cut, None)))
         folded = [_fold(conv, norm, rows, mean_I, covariance_II, count) for conv, norm, rows in parts]

@@ -1,9 +1,12 @@
 """Pure functions on tensors (B, H, N, D); they hold no parameters and import nothing but torch and jaxtyping."""
 
+from nnunet_gdla.ops._fusion import fused_kernels as fused_kernels
+from nnunet_gdla.ops._triton_switch import use_triton as use_triton
 from nnunet_gdla.ops.differential import differential_attention as differential_attention
 from nnunet_gdla.ops.differential import differential_linear_attention as differential_linear_attention
 from nnunet_gdla.ops.exclusive import exclusive_projection as exclusive_projection
 from nnunet_gdla.ops.feature_map import elu_plus_one as elu_plus_one
+from nnunet_gdla.ops.gated_differential import gated_differential_attention as gated_differential_attention
 from nnunet_gdla.ops.linear import linear_attention as linear_attention
 from nnunet_gdla.ops.neighbours import NeighbourGraph as NeighbourGraph
 from nnunet_gdla.ops.neighbours import grid_neighbours as grid_neighbours
@@ -21,6 +24,8 @@ __all__ = [
     "differential_linear_attention",
     "elu_plus_one",
     "exclusive_projection",
+    "fused_kernels",
+    "gated_differential_attention",
     "grid_neighbours",
     "linear_attention",
     "local_homogeneity",
@@ -30,4 +35,5 @@ __all__ = [
     "nystrom_attention_row",
     "redundancy_projection",
     "shuffled",
+    "use_triton",
 ]

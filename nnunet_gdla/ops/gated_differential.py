@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from nnunet_gdla.ops._checks import check_lambda, without_autocast
 from nnunet_gdla.ops._fusion import gradients_with_graph, may_fuse
+from nnunet_gdla.ops._triton_differential import gated_differential_triton, triton_fits
 from nnunet_gdla.ops.differential import differential_linear_attention
 from nnunet_gdla.ops.linear import linear_attention
 
@@ -67,6 +68,10 @@ def gated_differential_attention(
         check_lambda(lam, ((num_heads, width),))
         if width % 2:
             raise ValueError(f"projected {tuple(projected.shape)} needs an even head width, not {width}: two branches")
+    if triton_fits(projected, num_heads, gate):
+        return gated_differential_triton(
+            projected, lam, norm_weight, num_heads=num_heads, gate=gate, norm_eps=norm_eps, eps=eps
+        )
     options = _Options(num_heads, gate, norm_eps, eps)
     if may_fuse(projected, lam, norm_weight) and projected.numel():
         return _GatedDifferential.apply(projected, lam, norm_weight, options)

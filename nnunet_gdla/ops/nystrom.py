@@ -17,6 +17,7 @@ __all__ = [
     "PINV_INITS",
     "PinvInit",
     "check_nystrom_options",
+    "landmark_inverse",
     "nystrom_attention",
     "nystrom_attention_row",
     "segment_means",
@@ -80,7 +81,7 @@ def nystrom_attention(
         q_BHND, k_BHMD = drop_masked(q.to(work), query_mask), drop_masked(k.to(work), key_mask)
         v_BHMV = drop_masked(v.to(work), key_mask)
         q_BHRD, k_BHRD = _landmarks(q_BHND, k_BHMD, num_landmarks, key_mask, query_landmarks)
-        inverse_BHRR = _inverse_of_landmarks(q_BHRD, k_BHRD, pinv_iterations, pinv_init)
+        inverse_BHRR = landmark_inverse(q_BHRD, k_BHRD, pinv_iterations, pinv_init)
         scale = q.shape[-1] ** -0.5
         summary_BHRV = F.scaled_dot_product_attention(
             q_BHRD.to(work), k_BHMD, v_BHMV, attn_mask=_attention_mask(key_mask), scale=scale
@@ -127,7 +128,7 @@ def nystrom_attention_row(
         acc = torch.promote_types(q.dtype, torch.float32)
         q_BHMD, k_BHMD = drop_masked(q.to(acc), key_mask), drop_masked(k.to(acc), key_mask)
         q_BHRD, k_BHRD = _landmarks(q_BHMD, k_BHMD, num_landmarks, key_mask, None)
-        inverse_BHRR = _inverse_of_landmarks(q_BHRD, k_BHRD, pinv_iterations, pinv_init)
+        inverse_BHRR = landmark_inverse(q_BHRD, k_BHRD, pinv_iterations, pinv_init)
         scale = q.shape[-1] ** -0.5
         first_BH1R = (scale * q_BHMD[:, :, row, None] @ k_BHRD.transpose(-1, -2)).softmax(-1)
         scores_BHRM = scale * q_BHRD @ k_BHMD.transpose(-1, -2)
@@ -181,7 +182,10 @@ def _landmarks(
     return query_landmarks.to(k_BHRD.dtype), k_BHRD
 
 
-def _inverse_of_landmarks(q_BHRD: Tensor, k_BHRD: Tensor, iterations: int, init: PinvInit) -> Tensor:
+def landmark_inverse(
+    q_BHRD: Float[Tensor, "B H R D"], k_BHRD: Float[Tensor, "B H R D"], iterations: int, init: PinvInit
+) -> Float[Tensor, "B H R R"]:
+    """Return the iterated pseudo-inverse of the landmarks' attention to each other, in their dtype."""
     kernel = (q_BHRD.shape[-1] ** -0.5 * q_BHRD @ k_BHRD.transpose(-1, -2)).softmax(-1)
     row_sum, column_sum = kernel.sum(-1), kernel.sum(-2)
     axes = (-1,) if init == "per_matrix" else (-3, -2, -1)

@@ -3,7 +3,7 @@
 Shape legend (this file): B batch, H heads, N patches, L rows of which N are patches, D head width, K neighbour slots.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from jaxtyping import Float
@@ -13,8 +13,16 @@ from torch.autograd.function import once_differentiable
 from nnunet_gdla.ops._checks import without_autocast
 from nnunet_gdla.ops._gather import Neighbourhood, neighbourhood, neighbourhood_rows, row_chunks
 from nnunet_gdla.ops._graph import NeighbourGraph, graph_for
+from nnunet_gdla.ops._triton_redundancy import alignment_triton, correction_triton, redundancy_fits
 
-__all__ = ["Alignment", "alignment", "correction", "neighbourhood_mean", "redundancy_projection"]
+__all__ = [
+    "Alignment",
+    "alignment",
+    "correction",
+    "directions",
+    "neighbourhood_mean",
+    "redundancy_projection",
+]
 
 SMALLEST_NORM = 1e-12
 
@@ -105,6 +113,9 @@ def alignment(y: Float[Tensor, "B H N D"], v: Float[Tensor, "B H N D"], graph: N
     """
     if y.shape != v.shape or y.ndim != 4:
         raise ValueError(f"y {tuple(y.shape)} and v {tuple(v.shape)} must have the same four sizes")
+    if redundancy_fits(y, v):
+        axis, dot, norm = alignment_triton(y, v, graph)
+        return Alignment(cast("Tensor", axis), dot, norm)
     graph = graph_for(graph, (y.shape[0], y.shape[2]))
     with without_autocast(y):
         acc = torch.promote_types(y.dtype, torch.float32)
@@ -113,7 +124,7 @@ def alignment(y: Float[Tensor, "B H N D"], v: Float[Tensor, "B H N D"], graph: N
         axis = torch.empty((y.shape[0], y.shape[2], y.shape[1], y.shape[3]), dtype=acc, device=y.device).transpose(1, 2)
         dots, norms = [], []
         for rows in row_chunks(y.shape[2], y.shape[0] * y.shape[1] * y.shape[3], y.device):
-            y_part, axis_part = y[:, :, rows].to(acc), _directions(around, v.shape[1], rows)
+            y_part, axis_part = y[:, :, rows].to(acc), directions(around, v.shape[1], rows)
             axis[:, :, rows] = axis_part
             dots.append((y_part * axis_part).sum(-1))
             norms.append(torch.linalg.vector_norm(y_part, dim=-1))
@@ -148,6 +159,8 @@ def correction(
     Cost: what redundancy_projection costs, plus one neighbourhood mean in backward. Saved beside `v`, the graph and
         beta: one number a row and head.
     """
+    if redundancy_fits(y, v):
+        return correction_triton(y, found.dot, beta, v, graph, first=first)
     graph = graph_for(graph, (y.shape[0], beta.shape[2]))
     with without_autocast(y):
         beta = beta.to(found.dot.dtype).masked_fill(~graph.mask.any(-1).unsqueeze(1), 0)
@@ -173,10 +186,7 @@ class _Correction(torch.autograd.Function):
         for rows in row_chunks(axis.shape[-2], y[..., :1, :].numel(), y.device):
             y_part, a_part, b_part = y_patches[..., rows, :].to(axis.dtype), axis[..., rows, :], beta[..., rows]
             dots.append((y_part * a_part).sum(-1) if dot is None else dot[..., rows])
-            # where beta is zero, an infinite output must not become NaN, nor -0 become 0
-            step = torch.where(b_part == 0, 0, b_part * dots[-1]).unsqueeze(-1)
-            z_part = torch.where(step == 0, y_part, torch.addcmul(y_part, step, a_part, value=-1))
-            z = _put(z, z_part, rows, y, first)
+            z = _put(z, _corrected_rows(y_part, a_part, b_part, dots[-1]), rows, y, first)
         ctx.first, ctx.rebuild = first, v is not None
         y_if_needed = y if ctx.needs_input_grad[1] and v is None else None
         rest = (axis,) if v is None else (v, *graph)
@@ -194,7 +204,7 @@ class _Correction(torch.autograd.Function):
         of_y, of_beta, of_axis = _copy_around(grad, first, count), [], []
         for rows in row_chunks(count, grad[..., :1, :].numel(), grad.device):
             g_part, dot_part = grad_patches[..., rows, :].to(dot.dtype), dot[..., rows]
-            a_part = rest[0][..., rows, :] if around is None else _directions(around, grad.shape[1], rows)
+            a_part = rest[0][..., rows, :] if around is None else directions(around, grad.shape[1], rows)
             along = (g_part * a_part).sum(-1)
             y_part = torch.addcmul(g_part, (beta[..., rows] * along).unsqueeze(-1), a_part, value=-1)
             of_y = _put(of_y, y_part, rows, grad, first)
@@ -206,7 +216,14 @@ class _Correction(torch.autograd.Function):
         return of_y, grad_axis, torch.cat(of_beta, dim=-1), *[None] * (6 if ctx.rebuild else 3)
 
 
-def _directions(around: Neighbourhood, heads: int, rows: slice) -> Tensor:
+def _corrected_rows(y: Tensor, axis: Tensor, beta: Tensor, dot: Tensor) -> Tensor:
+    """Return y - beta (y.a) a for y and axis (..., n, D), beta and dot (..., n)."""
+    # where beta is zero, an infinite output must not become NaN, nor -0 become 0
+    step = torch.where(beta == 0, 0, beta * dot).unsqueeze(-1)
+    return torch.where(step == 0, y, torch.addcmul(y, step, axis, value=-1))
+
+
+def directions(around: Neighbourhood, heads: int, rows: slice) -> Tensor:
     """Return the unit vectors (B, H, n, D) of the neighbours' mean values."""
     mean = neighbourhood_rows(around, rows).unflatten(-1, (heads, -1))
     return mean.div_(torch.linalg.vector_norm(mean, dim=-1, keepdim=True).clamp_(min=SMALLEST_NORM)).transpose(1, 2)

@@ -18,7 +18,10 @@ from nnunet_gdla.mil.models.heads import linear_row, merge_heads, project_means,
 from nnunet_gdla.mil.models.tokens import SlideContext
 from nnunet_gdla.ops import linear_attention
 from nnunet_gdla.ops.exclusive import exclusive_projection
+from nnunet_gdla.ops.neighbours import NeighbourGraph
 from nnunet_gdla.ops.nystrom import PinvInit, check_nystrom_options, nystrom_attention, nystrom_attention_row
+from nnunet_gdla.ops.nystrom_layer import Correction, LayerWeights, nystrom_layer, nystrom_layer_fits
+from nnunet_gdla.ops.redundancy import Alignment
 
 __all__ = ["SlideAttention", "build_correction", "corrected"]
 
@@ -94,6 +97,8 @@ class SlideAttention(nn.Module):
         """
         if class_only and self.correction is not None and self.combination.placement in ("post", "pre_q"):
             raise ValueError("the class row alone cannot be had where a correction edits patch rows or queries")
+        if key_mask is None and not class_only and self._fits(x):
+            return self._whole_layer(x, context)
         q, k, v, landmarks = self._class_projection(x, key_mask) if class_only else (*self._split(self.qkv(x)), None)
         q, k, v = (self._edited(part, name, context) for name, part in (("pre_q", q), ("pre_k", k), ("pre_v", v)))
         y = self._attend(q, k, v, key_mask, landmarks)
@@ -113,6 +118,32 @@ class SlideAttention(nn.Module):
             return nystrom_attention_row(q, k, key_mask=key_mask, **self._nystrom_options())
         row = softmax_row if self.combination.attention == "softmax" else linear_row
         return row(q[:, :, :1], k, key_mask)
+
+    def _weights(self) -> LayerWeights:
+        return LayerWeights(self.qkv.weight, self.qkv.bias, self.out_proj.weight, self.out_proj.bias)
+
+    def _fits(self, x: Tensor) -> bool:
+        """Whether the faster form of the whole layer can be taken: nothing else looks at what it never builds."""
+        choice = self.combination
+        if choice.attention != "nystrom" or choice.correction == "xsa" or choice.placement != "post":
+            return False
+        if any(type(part) is not nn.Linear or part._forward_hooks for part in (self.qkv, self.out_proj)):
+            return False
+        if isinstance(self.correction, GatedSRP) and not self.correction.gate.detach:
+            return False
+        return nystrom_layer_fits(x, self._weights(), num_heads=self.num_heads, num_landmarks=self.num_landmarks)
+
+    def _whole_layer(self, x: Tensor, context: SlideContext) -> Tensor:
+        options = self._nystrom_options() | {"num_heads": self.num_heads}
+        part = self.correction
+        if part is None:
+            return nystrom_layer(x, self._weights(), **options)
+        graph, homogeneity = _neighbours(context)
+
+        def beta(y: Tensor, found: Alignment) -> Tensor:
+            return part.coefficients(y, found, graph, homogeneity)
+
+        return nystrom_layer(x, self._weights(), correction=Correction(graph, 1, beta), **options)
 
     def _edited(self, stream: Tensor, placement: str, context: SlideContext) -> Tensor:
         if self.correction is None or self.combination.placement != placement:
@@ -170,9 +201,14 @@ def corrected(
     Raises:
         ValueError: If the context lacks the graph or the homogeneity.
     """
+    graph, homogeneity = _neighbours(context)
+    return correction(stream, values, graph, homogeneity, first=1)
+
+
+def _neighbours(context: SlideContext) -> tuple[NeighbourGraph, Tensor]:
     if context.graph is None or context.homogeneity is None:
         raise ValueError("this correction needs the neighbour graph and the local homogeneity of the patches")
-    return correction(stream, values, context.graph, context.homogeneity, first=1)
+    return context.graph, context.homogeneity
 
 
 def build_correction(

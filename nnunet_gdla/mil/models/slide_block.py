@@ -18,6 +18,7 @@ from nnunet_gdla.mil.models.slide_attention import SlideAttention
 from nnunet_gdla.mil.models.slide_diff import DifferentialNystromAttention
 from nnunet_gdla.mil.models.slide_gdla import GDLASlideAttention
 from nnunet_gdla.mil.models.tokens import ROWS_AT_ONCE, SlideContext
+from nnunet_gdla.ops.token_mlp import MlpWeights, NormWeights, token_mlp
 
 __all__ = ["BlockAttention", "LeanMlp", "SampleDropPath", "SlideBlock"]
 
@@ -116,6 +117,10 @@ class LeanMlp(nn.Module):
 
     def forward(self, x: Float[Tensor, "B L C"], norm: nn.Module) -> Float[Tensor, "B L C"]:
         """Map every token by itself, after `norm`."""
+        if _in_chunks(x, self.fc1, self.fc2, norm):
+            assert isinstance(norm, nn.LayerNorm)
+            weights = MlpWeights(self.fc1.weight, self.fc1.bias, self.fc2.weight, self.fc2.bias)
+            return token_mlp(x, weights, NormWeights(norm.weight, norm.bias, norm.eps))
         if torch.compiler.is_compiling() or x.shape[1] <= ROWS_AT_ONCE:
             return self._map(x, norm)
         return torch.cat([self._map(part, norm) for part in x.split(ROWS_AT_ONCE, dim=1)], dim=1)
@@ -128,6 +133,19 @@ class LeanMlp(nn.Module):
 
     def _back(self, hidden: Tensor) -> Tensor:
         return self.fc2(F.gelu(hidden))
+
+
+def _in_chunks(x: Tensor, first: nn.Module, second: nn.Module, norm: nn.Module) -> bool:
+    """Whether one function can take the place of three modules: plain ones in one dtype on the CPU."""
+    if torch.compiler.is_compiling() or torch.compiler.is_exporting() or torch.is_autocast_enabled(x.device.type):
+        return False
+    if type(first) is not nn.Linear or type(second) is not nn.Linear or type(norm) is not nn.LayerNorm:
+        return False
+    if any(part._forward_hooks or part._forward_pre_hooks for part in (first, second, norm)):
+        return False
+    weights = [weight for part in (first, second, norm) for weight in part.parameters()]
+    same = all(weight.dtype == x.dtype and weight.device == x.device for weight in weights)
+    return same and x.device.type == "cpu" and x.dtype.itemsize >= 4 and norm.elementwise_affine
 
 
 def _keep_input_only(function: Callable[..., Tensor], *inputs: Any) -> Tensor:  # noqa: ANN401 - as the function's

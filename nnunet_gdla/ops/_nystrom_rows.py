@@ -1,0 +1,204 @@
+"""The passes over all rows of a Nystrom layer: rows in, landmarks out, and back, a cacheful of rows at a time.
+
+No autograd in here: `nystrom_layer` keeps what backward needs. One batch element at a time.
+
+Shape legend (this file): L tokens, n rows of a chunk, C channels = H D, H heads, D head width, R landmarks, S = H R.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+__all__ = [
+    "Mixing",
+    "Summary",
+    "chunks",
+    "grad_of_mixing",
+    "grad_of_projected_mixing",
+    "grad_of_summary",
+    "mixed_rows",
+    "summarise",
+]
+
+# Numbers of one chunk of rows: a handful of such chunks fit a core's cache.
+NUMBERS_AT_ONCE = 3 << 17
+
+
+def chunks(rows: int, width: int) -> list[slice]:
+    """Cut rows into chunks. All passes cut in the same places, so that a row has the same bits in all of them."""
+    at_once = max(1, NUMBERS_AT_ONCE // width)
+    return [slice(start, min(start + at_once, rows)) for start in range(0, rows, at_once)]
+
+
+class Summary(NamedTuple):
+    """What the landmarks' softmax over all rows gives, and what is kept of it."""
+
+    values: Tensor
+    """(H, R, D), the mean values that the landmarks see."""
+    scale: Tensor
+    """(chunks, S), times which the kept exponentials of a chunk are the softmax."""
+
+
+def _heads(rows: Tensor, heads: int) -> Tensor:
+    """(n, H D) as (H, n, D)."""
+    return rows.unflatten(-1, (heads, -1)).transpose(0, 1)
+
+
+def summarise(
+    x: Tensor, key: Tensor, value: tuple[Tensor, Tensor], heads: int, kept: Tensor | None, values: Tensor | None
+) -> Summary:
+    """Return softmax over rows of `x key^T`, transposed, times the values of the rows.
+
+    The softmax runs once over the rows: what was summed is scaled whenever a larger score comes along.
+
+    Args:
+        x: (L, C).
+        key: (S, C), from tokens to the scores of each landmark.
+        value: Weight (C, C) and bias (C) from tokens to values.
+        heads: H.
+        kept: (L, S), for the exponentials, or None.
+        values: (L, C), for the values, or None.
+    """
+    weight, bias = value
+    cuts = chunks(*x.shape)
+    scores, rows_of_values = x.new_empty(_most(cuts), len(key)), x.new_empty(_most(cuts), len(weight))
+    top, total = x.new_full((len(key),), -torch.inf), x.new_zeros(len(key))
+    tops, out = [], x.new_zeros(heads, len(key) // heads, len(weight) // heads)
+    for cut in cuts:
+        size = cut.stop - cut.start
+        e_nS = torch.mm(x[cut], key.T, out=scores[:size] if kept is None else kept[cut])
+        v_nC = torch.addmm(bias, x[cut], weight.T, out=rows_of_values[:size] if values is None else values[cut])
+        new_top = torch.maximum(top, e_nS.amax(0))
+        e_nS.sub_(new_top).exp_()
+        shrink = (top - new_top).exp_()
+        total = total.mul_(shrink).add_(e_nS.sum(0))
+        out.mul_(shrink.view(heads, -1, 1)).baddbmm_(_heads(e_nS, heads).transpose(1, 2), _heads(v_nC, heads))
+        top = new_top
+        tops.append(new_top)
+    out.div_(total.view(heads, -1, 1))
+    return Summary(out, (torch.stack(tops) - top).exp_().div_(total))
+
+
+def grad_of_summary(
+    x: Tensor,
+    key: Tensor,
+    value: tuple[Tensor, Tensor],
+    summary: Summary,
+    kept: Tensor,
+    grad: Tensor,
+    grad_x: Tensor,
+    values: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Add to `grad_x` (L, C) what `summarise` sends back, and return the gradients of key, value weight and bias.
+
+    `values` (L, C) are written over; None: they are projected anew.
+    """
+    weight, bias = value
+    heads, cuts, keys = len(grad), chunks(*x.shape), len(key)
+    both, of_both = torch.cat([key, weight]), x.new_zeros(keys + len(weight), x.shape[1])
+    of_bias = torch.zeros_like(bias)
+    level = (grad * summary.values).sum(-1).flatten()  # what the softmax takes off: the mean of its gradient
+    grad_T, v = grad.transpose(1, 2), x.new_empty(_most(cuts), len(bias))
+    softmax, of_rows = x.new_empty(_most(cuts), keys), x.new_empty(_most(cuts), len(both))
+    for cut, scale in zip(cuts, summary.scale, strict=True):
+        size, x_nC = cut.stop - cut.start, x[cut]
+        v_nC = torch.addmm(bias, x_nC, weight.T, out=v[:size]) if values is None else values[cut]
+        soft_nS, of_n2 = torch.mul(kept[cut], scale, out=softmax[:size]), of_rows[:size]
+        of_scores, of_values = of_n2.split([keys, len(weight)], dim=1)
+        _joined(torch.bmm(_heads(v_nC, heads), grad_T), out=of_scores).sub_(level).mul_(soft_nS)
+        of_bias.add_(_joined(torch.bmm(_heads(soft_nS, heads), grad), out=of_values).sum(0))
+        grad_x[cut].addmm_(of_n2, both)
+        of_both.addmm_(of_n2.T, x_nC)
+    return *of_both.split([keys, len(weight)]), of_bias
+
+
+class Mixing(NamedTuple):
+    """From tokens to their softmax over landmarks, and from that to outputs."""
+
+    query: Tensor
+    """(S, C)."""
+    bias: Tensor
+    """(S)."""
+    values: Tensor
+    """(H, R, D), what the landmarks say."""
+
+
+def mixed_rows(x: Tensor, mixing: Mixing, kept: Tensor | None, target: Tensor | None) -> Iterator[tuple[slice, Tensor]]:
+    """Give, chunk by chunk, softmax over landmarks of `x query^T + bias`, times the landmarks' values: (n, C).
+
+    Args:
+        x: (L, C).
+        mixing: The maps.
+        kept: (L, S), for the softmaxes, or None.
+        target: (L, C), for the rows, or None: then each chunk is written over the one before.
+    """
+    heads, cuts = len(mixing.values), chunks(*x.shape)
+    scores = x.new_empty(_most(cuts), len(mixing.query))
+    softmax = torch.empty_like(scores) if kept is None else kept
+    rows = x.new_empty(_most(cuts), mixing.values.shape[0] * mixing.values.shape[2]) if target is None else target
+    for cut in cuts:
+        size = cut.stop - cut.start
+        here = slice(size) if kept is None else cut
+        torch.addmm(mixing.bias, x[cut], mixing.query.T, out=scores[:size])
+        torch.softmax(scores[:size].unflatten(-1, (heads, -1)), -1, out=softmax[here].unflatten(-1, (heads, -1)))
+        y_nC = rows[slice(size) if target is None else cut]
+        yield cut, _joined(torch.bmm(_heads(softmax[here], heads), mixing.values), out=y_nC)
+
+
+def grad_of_mixing(
+    x_nC: Tensor, mixing: Mixing, softmax_nS: Tensor, grad_nC: Tensor, grad_x: Tensor, grads: Mixing
+) -> None:
+    """Write the gradient of a chunk's tokens into `grad_x` (n, C) and add those of the maps to `grads`."""
+    heads = len(mixing.values)
+    of_softmax = torch.empty_like(softmax_nS)
+    _joined(torch.bmm(_heads(grad_nC, heads), mixing.values.transpose(1, 2)), out=of_softmax)
+    _through_softmax(x_nC, mixing, softmax_nS, of_softmax, grad_x, grads)
+    grads.values.baddbmm_(_heads(softmax_nS, heads).transpose(1, 2), _heads(grad_nC, heads))
+
+
+def grad_of_projected_mixing(
+    x_nC: Tensor,
+    mixing: Mixing,
+    said_SC: Tensor,
+    softmax_nS: Tensor,
+    grad_nC: Tensor,
+    grad_x: Tensor,
+    grads: Mixing,
+    of_said: Tensor,
+) -> None:
+    """As `grad_of_mixing` behind a linear layer, of which only what it makes of the landmarks' values is needed.
+
+    Args:
+        x_nC: Tokens.
+        mixing: The maps.
+        said_SC: (S, C), the landmarks' values behind the layer.
+        softmax_nS: Of the tokens over landmarks.
+        grad_nC: Gradient of the layer's output.
+        grad_x: (n, C), is written.
+        grads: Of the maps, but for the values.
+        of_said: Is added to.
+    """
+    _through_softmax(x_nC, mixing, softmax_nS, grad_nC @ said_SC.T, grad_x, grads)
+    of_said.addmm_(softmax_nS.T, grad_nC)
+
+
+def _through_softmax(
+    x_nC: Tensor, mixing: Mixing, softmax_nS: Tensor, of_softmax: Tensor, grad_x: Tensor, grads: Mixing
+) -> None:
+    soft, grad = (part.unflatten(-1, (len(mixing.values), -1)) for part in (softmax_nS, of_softmax))
+    of_scores = torch._softmax_backward_data(grad, soft, -1, soft.dtype).flatten(1)
+    torch.mm(of_scores, mixing.query, out=grad_x)
+    grads.query.addmm_(of_scores.T, x_nC)
+    grads.bias.add_(of_scores.sum(0))
+
+
+def _joined(rows: Tensor, out: Tensor) -> Tensor:
+    """Write (H, n, D) as (n, H D)."""
+    out.unflatten(-1, (len(rows), -1)).copy_(rows.transpose(0, 1))
+    return out
+
+
+def _most(cuts: list[slice]) -> int:
+    return cuts[0].stop - cuts[0].start

@@ -1,0 +1,142 @@
+r"""A whole Nystrom attention layer, projections included, that never builds queries or keys.
+
+Landmarks are few: the scores of all tokens to them are $x (W_q^\top \tilde k)$ and $x (W_k^\top \tilde q)$, products
+with small matrices that are as cheap as the projections they replace.
+
+Shape legend (this file): B batch, L tokens, N patches, C channels = H D, H heads, D head width, R landmarks, S = H R,
+K neighbour slots.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from nnunet_gdla.ops._graph import NeighbourGraph, graph_for
+from nnunet_gdla.ops._nystrom_backward import Backward
+from nnunet_gdla.ops._nystrom_forward import LayerWeights, Run, Sizes, attend, project
+from nnunet_gdla.ops.nystrom import PinvInit, check_nystrom_options
+from nnunet_gdla.ops.redundancy import Alignment
+
+__all__ = ["Correction", "LayerWeights", "nystrom_layer", "nystrom_layer_fits"]
+
+# Below, the products with the weights that make the small matrices cost more than they save.
+FEWEST_ROWS = 2048
+
+
+class Correction(NamedTuple):
+    """A correction of the patch rows along their neighbours' values, between attention and the last projection."""
+
+    graph: NeighbourGraph
+    first: int
+    """Row of the first patch."""
+    beta: Callable[[Float[Tensor, "B H N D"], Alignment], Float[Tensor, "B H N"]]
+    """From the outputs of the patches and how they lie; only its own parameters may get gradients through it."""
+
+
+def nystrom_layer_fits(x: Tensor, weights: LayerWeights, *, num_heads: int, num_landmarks: int) -> bool:
+    """Whether `nystrom_layer` takes these tensors and is the faster way.
+
+    On a CPU, in float32 or float64 without autocast, for long sequences and landmarks that are not too many. Not while
+    a program is traced: what it does chunk by chunk would be unrolled.
+    """
+    if torch.compiler.is_compiling() or torch.compiler.is_exporting() or torch.is_autocast_enabled(x.device.type):
+        return False
+    plain = all(
+        w.dtype == x.dtype and w.device.type == "cpu" and type(w) in (Tensor, torch.nn.Parameter) for w in weights
+    )
+    fits = num_heads * num_landmarks <= x.shape[-1] + num_landmarks
+    return plain and fits and x.device.type == "cpu" and x.dtype.itemsize >= 4 and x.shape[1] >= FEWEST_ROWS
+
+
+def nystrom_layer(
+    x: Float[Tensor, "B L C"],
+    weights: LayerWeights,
+    *,
+    num_heads: int,
+    num_landmarks: int = 64,
+    pinv_iterations: int = 6,
+    pinv_init: PinvInit = "per_matrix",
+    correction: Correction | None = None,
+) -> Float[Tensor, "B L C"]:
+    r"""Project to q, k and v, attend through landmarks, correct patch rows, project: `nystrom_attention` as a layer.
+
+    $$s\,q \tilde k^\top = x\,(s\,W_q^\top \tilde k^\top) + s\,b_q^\top \tilde k^\top,\qquad
+      \mathrm{softmax}_n(s\,\tilde q k_n^\top) = \mathrm{softmax}_n(s\,\tilde q W_k\,x_n),$$
+
+    with the landmarks taken from the means of the tokens. The bias of the keys adds the same to all scores of a
+    landmark, which the softmax does not see.
+
+    Args:
+        x: Tokens.
+        weights: Rows q, k, v of the first layer, each head-major.
+        num_heads: H.
+        num_landmarks: As for `nystrom_attention`, like the next two.
+        pinv_iterations: Steps of the pseudo-inverse.
+        pinv_init: Its start.
+        correction: What to do with the patch rows of each head's output.
+
+    Returns:
+        (B, L, C).
+
+    Raises:
+        ValueError: If an option is unknown or sizes do not fit.
+
+    Numerics: in the dtype of `x`, float32 or float64. Without coefficients other than zero the bits of the same layer
+        without correction.
+    Cost: 2 C (C + S + D) products a token instead of 4 C (C + R); a few rows at a time. Kept for backward beside the
+        input: the two softmaxes, and with a correction two numbers a patch and head; values are projected anew.
+    Reference: two linear layers around `nystrom_attention_naive` in tests/reference.
+    """
+    check_nystrom_options(num_landmarks, pinv_iterations, pinv_init)
+    rows, channels = x.shape[1:]
+    if weights.qkv.shape != (3 * channels, channels) or channels % num_heads:
+        raise ValueError(f"weights {tuple(weights.qkv.shape)} do not project {tuple(x.shape)} for {num_heads} heads")
+    sizes = Sizes(num_heads, num_landmarks, pinv_iterations, pinv_init)
+    trained = any(part.requires_grad for part in (x, *weights)) or correction is not None
+    keep = torch.is_grad_enabled() and trained
+    with torch.no_grad():
+        run = attend(x, weights, sizes, keep=keep, whole=correction is not None)
+    if correction is None:
+        return _Layer.apply(x, *weights, None, run)
+    patches = min(correction.graph.index.shape[-2], max(rows - correction.first, 0))
+    graph = graph_for(correction.graph, (x.shape[0], patches))
+    run.align(correction.graph, correction.first)
+    assert run.y is not None
+    assert run.found is not None
+    beta, seen = correction.beta(run.patches(run.y), run.found).to(x.dtype), graph.mask.any(-1)
+    if not bool(seen.all()):
+        beta = beta.masked_fill(~seen.unsqueeze(1), 0)
+    return _Layer.apply(x, *weights, beta, run)
+
+
+class _Layer(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,  # noqa: ANN401
+        x: Tensor,
+        qkv: Tensor,
+        qkv_bias: Tensor,
+        out: Tensor,
+        out_bias: Tensor,
+        beta: Tensor | None,
+        run: Run,
+    ) -> Tensor:
+        result = project(x, LayerWeights(qkv, qkv_bias, out, out_bias), beta, run)
+        if run.softmax is None:
+            return result
+        ctx.sizes, ctx.first = run.sizes, run.first
+        summary = (torch.stack([s.values for s in run.summaries]), torch.stack([s.scale for s in run.summaries]))
+        graph = () if run.graph is None else graph_for(run.graph, (x.shape[0], run.graph.index.shape[-2]))
+        dot = None if run.found is None else run.found.dot
+        tensors = (x, qkv, qkv_bias, out, out_bias, run.means, run.exponentials, run.softmax, *summary, beta, dot)
+        ctx.save_for_backward(*tensors, *graph)
+        return result
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+        return *Backward(ctx).run(grad), None
