@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-__all__ = ["FUSED_VARIABLE", "fused_kernels", "gradients_with_graph", "may_fuse"]
+__all__ = ["FUSED_VARIABLE", "fused_kernels", "gradients_with_graph", "is_eager_cpu", "may_fuse"]
 
 FUSED_VARIABLE = "NNUNET_GDLA_FUSED"
 _enabled = [os.environ.get(FUSED_VARIABLE, "1") != "0"]
@@ -35,17 +35,21 @@ def fused_kernels(enabled: bool) -> Iterator[None]:
 
 def may_fuse(*tensors: Tensor | None) -> bool:
     """Whether these tensors may go through a fused form: eager, on the CPU, one full-precision dtype, no autocast."""
-    if not _enabled[0] or torch.compiler.is_compiling() or torch._C._is_tracing():
-        return False
     first, *rest = (tensor for tensor in tensors if tensor is not None)
-    if first.device.type != "cpu" or first.dtype not in (torch.float32, torch.float64):
+    if not _enabled[0] or not is_eager_cpu(first) or first.dtype not in (torch.float32, torch.float64):
         return False
     if any(tensor.device != first.device or tensor.dtype != first.dtype for tensor in rest):
         return False
-    return not (
-        torch.is_autocast_enabled("cpu")
-        or _get_current_dispatch_mode() is not None
-        or torch._C._are_functorch_transforms_active()
+    return not (torch.is_autocast_enabled("cpu") or torch._C._are_functorch_transforms_active())
+
+
+def is_eager_cpu(tensor: Tensor) -> bool:
+    """Whether operators on this tensor run at once on a CPU: nobody compiles, exports, traces or counts them."""
+    return (
+        tensor.device.type == "cpu"
+        and not torch.compiler.is_compiling()
+        and not torch._C._is_tracing()
+        and _get_current_dispatch_mode() is None
     )
 
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from nnunet_gdla.networks.encoder import ENCODERS
+from nnunet_gdla.ops._fusion import fused_kernels
 from nnunet_gdla.plans.nnunet_gdla_memory import (
     GIB,
     Device,
@@ -31,27 +32,37 @@ TEN_PATCHES = [
 ]
 
 
-def relative_error(size: NetworkSize, patch: tuple[int, int], batch: int) -> float:
-    counted = count_saved_bytes(build(size), patch, batch)
-    return saved_bytes(size, patch, batch, "float32") / counted - 1
+def relative_error(size: NetworkSize, patch: tuple[int, int], batch: int, *, fused: bool = True) -> float:
+    with fused_kernels(fused):
+        counted = count_saved_bytes(build(size), patch, batch)
+    return saved_bytes(size, patch, batch, "float32", fused=fused) / counted - 1
 
 
+@pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("decoder", DECODERS)
 @pytest.mark.parametrize(("patch", "batch"), [((64, 96), 2), ((33, 70), 1)])
-def test_activations_are_those_that_torch_keeps(decoder: str, patch: tuple[int, int], batch: int) -> None:
-    assert abs(relative_error(NetworkSize("pvt_v2_b0", decoder, 1, 3), patch, batch)) < SHARE
+def test_activations_are_those_that_torch_keeps(decoder: str, patch: tuple[int, int], batch: int, fused: bool) -> None:
+    assert abs(relative_error(NetworkSize("pvt_v2_b0", decoder, 1, 3), patch, batch, fused=fused)) < SHARE
 
 
-@pytest.mark.parametrize(("channels", "classes"), [(13, 2), (1, 120)])
-def test_channels_and_classes_are_counted(channels: int, classes: int) -> None:
-    assert abs(relative_error(NetworkSize("pvt_v2_b0", "gdla", channels, classes), (64, 64), 2)) < SHARE
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize(("channels", "classes"), [(4, 2), (5, 2), (13, 2), (1, 120)])
+def test_channels_and_classes_are_counted(channels: int, classes: int, fused: bool) -> None:
+    assert abs(relative_error(NetworkSize("pvt_v2_b0", "gdla", channels, classes), (64, 64), 2, fused=fused)) < SHARE
+
+
+def test_a_cpu_is_planned_with_the_fused_forms() -> None:
+    size = NetworkSize("pvt_v2_b2", "gdla", 1, 2)
+    fused, plain = (saved_bytes(size, (224, 224), 2, "float32", fused=fused) for fused in (True, False))
+    assert training_memory(size, (224, 224), 2, "cpu").activations == fused < 0.6 * plain
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("encoder", ["pvt_v2_b0", "pvt_v2_b2", "pvt_v2_b4"])
-def test_ten_patches_of_three_encoders(encoder: str) -> None:
+def test_ten_patches_of_three_encoders(encoder: str, fused: bool) -> None:
     size = NetworkSize(encoder, "gdla", 1, 3)
-    errors = {patch: relative_error(size, patch, 1) for patch in TEN_PATCHES}
+    errors = {patch: relative_error(size, patch, 1, fused=fused) for patch in TEN_PATCHES}
     assert {patch: error for patch, error in errors.items() if abs(error) >= SHARE} == {}
 
 
@@ -80,7 +91,7 @@ def test_the_largest_batch_fits_and_one_more_does_not(device: Device) -> None:
 
 def test_autocast_keeps_more_than_half_of_float32() -> None:
     size = NetworkSize("pvt_v2_b2", "gdla", 1, 2)
-    half, full = (saved_bytes(size, (224, 224), 4, precision) for precision in ("autocast", "float32"))
+    half, full = (saved_bytes(size, (224, 224), 4, precision, fused=False) for precision in ("autocast", "float32"))
     assert 0.5 * full < half < 0.75 * full
 
 
