@@ -14,7 +14,9 @@ def to_tokens(x: Tensor) -> Tensor:
 
 def to_grid(x_BNC: Tensor, grid: tuple[int, ...]) -> Tensor:
     """(B, N, C) -> (B, C, *grid), a view with channels-last strides, on which convolutions run without a copy."""
-    return x_BNC.transpose(1, 2).unflatten(2, grid)
+    # Unfolded before it is transposed: the other way round a batch of one gets a stride that convolutions take for no
+    # channels-last, and they copy the image twice.
+    return x_BNC.unflatten(1, grid).movedim(-1, 1)
 
 
 def check_grid(x_BNC: Tensor, grid: tuple[int, ...], spatial_dims: int) -> None:

@@ -36,7 +36,7 @@ class _Attention(Attention):
             return cast(Tensor, super().forward(x, list(feat_size)))
         q = projection(x, self.q.weight, self.q.bias).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
         if self.sr is not None:
-            x = self.norm(self.sr(x.transpose(1, 2).unflatten(2, feat_size)).flatten(2).transpose(1, 2))
+            x = self.norm(self.sr(x.unflatten(1, tuple(feat_size)).permute(0, 3, 1, 2)).flatten(2).transpose(1, 2))
         kv = projection(x, self.kv.weight, self.kv.bias).unflatten(-1, (2, self.num_heads, -1))
         k, v = kv.permute(2, 0, 3, 1, 4).unbind(0)
         mixed = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
@@ -71,4 +71,4 @@ class _Stage(PyramidVisionTransformerStage):
         tokens = x.flatten(1, 2)
         for block in self.blocks:
             tokens = checkpoint(block, tokens, grid) if self.grad_checkpointing else block(tokens, grid)
-        return self.norm(tokens).transpose(1, 2).unflatten(2, grid)
+        return self.norm(tokens).unflatten(1, grid).permute(0, 3, 1, 2)

@@ -98,7 +98,8 @@ def _convolve(hidden_BNF: Tensor, weights: FeedForwardWeights, options: _Options
 
 
 def _image(x_BNF: Tensor, options: _Options) -> Tensor:
-    return x_BNF.transpose(1, 2).unflatten(2, options.grid)
+    # Not transposed first: a batch of one then gets a stride that convolutions take for no channels-last, and they copy.
+    return x_BNF.unflatten(1, options.grid).permute(0, 3, 1, 2)
 
 
 def _tokens(x_BFHW: Tensor) -> Tensor:

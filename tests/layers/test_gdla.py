@@ -8,8 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.nn import functional as F
 
 from nnunet_gdla.layers import GatedDifferentialLinearAttention
+from nnunet_gdla.layers.grid import to_grid, to_tokens
 from tests.layers.naive_twins import assert_equals_twin, mixer_twin
 from tests.unchecked import unchecked
 
@@ -207,3 +209,10 @@ def test_lines_and_volumes_run_and_a_plane_inside_a_volume_is_the_plane(
     flat.load_state_dict(state)
     plane = (1, 4, 6) if spatial_dims == 3 else (24,)
     torch.testing.assert_close(mixer(x, plane), flat(x, (4, 6) if spatial_dims == 3 else (1, 24)))
+
+
+def test_a_batch_of_one_stays_channels_last() -> None:
+    image = to_grid(torch.zeros(1, 6, 4), (2, 3))
+    assert image.is_contiguous(memory_format=torch.channels_last)
+    # What a convolution makes of it shows whether it took it as it is: otherwise it copies to and fro.
+    assert to_tokens(F.conv2d(image, torch.zeros(4, 1, 3, 3), padding=1, groups=4)).is_contiguous()
