@@ -40,15 +40,22 @@ class Command(NamedTuple):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand and return its exit code: 0 good, 1 something to mend, 2 wrong usage, 130 Ctrl-C."""
-    args = _parser().parse_args(argv)
+    name = "nnunet-gdla"
     try:
+        args = _parser().parse_args(argv)
+        name += f" {args.command}"
         module = importlib.import_module(f"nnunet_gdla.commands.{args.command}")
         code: int = module.run(args)
     except UserError as error:
-        print(f"nnunet-gdla {args.command}: {error}", file=sys.stderr)
+        print(f"{name}: {error}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        print(f"\nnnunet-gdla {args.command}: stopped", file=sys.stderr)
+    except OSError as error:
+        if error.filename is None or isinstance(error, ConnectionError):
+            raise  # no file that the user could look at
+        print(f"{name}: {error.filename}: {error.strerror}; look at the path and its permissions", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt as error:
+        print(f"\n{name}: {'; '.join(['stopped', *map(str, error.args)])}", file=sys.stderr)
         return 130
     return code
 

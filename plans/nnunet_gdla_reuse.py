@@ -1,15 +1,36 @@
-"""Preprocessed data that are there already: are they what new plans would make?"""
+"""Preprocessed data that are there already: are they what new plans would make of today's raw data?"""
 
 import json
-from collections.abc import Sequence
+import pickle
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nnunet_gdla.errors import UserError
+from nnunetv2.utilities.label_handling.label_handling import LabelManager
 
-__all__ = ["STOCK_PLANS", "choose_data", "is_complete", "labels_unchanged", "same_preprocessing"]
+from nnunet_gdla.errors import UserError
+from nnunet_gdla.words import counted
+
+__all__ = [
+    "STOCK_PLANS",
+    "Data",
+    "RawCases",
+    "changed_cases",
+    "choose_data",
+    "is_complete",
+    "named",
+    "read_json",
+    "same_preprocessing",
+    "spread",
+]
 
 STOCK_PLANS = "nnUNetPlans"
+RawCases = Mapping[str, Mapping[str, Any]]
+_SHOWN = 3
+_LOOKED_AT = 20  # cases whose properties are compared with the fingerprint
+# What a file that is no properties file makes pickle raise.
+_DAMAGED = (OSError, EOFError, pickle.UnpicklingError, ValueError, TypeError, LookupError, AttributeError, ImportError)
 _OF_THE_PLANS = (
     "image_reader_writer",
     "transpose_forward",
@@ -28,39 +49,74 @@ _OF_THE_CONFIGURATION = (
 )
 
 
+@dataclass(frozen=True)
+class Data:
+    """Which preprocessed data new 2d plans should name.
+
+    Args:
+        identifier: Their data identifier.
+        ready: They are there, complete and current.
+        notes: Why data that are there are not used, a sentence each.
+    """
+
+    identifier: str
+    ready: bool
+    notes: tuple[str, ...] = ()
+
+
 def choose_data(
-    folder: Path, plans: dict[str, Any], cases: Sequence[str], *, same_labels: bool, replace: bool
-) -> tuple[str, bool]:
+    folder: Path,
+    plans: dict[str, Any],
+    dataset: RawCases,
+    description: dict[str, Any],
+    *,
+    shapes: Sequence[Sequence[int]],
+    replace: bool,
+) -> Data:
     """Which preprocessed data new 2d plans should name.
 
     The plans' own folder where an earlier plan of that name made it in the same way, else the stock plans' where these
-    preprocess in the same way, else the plans' own, which then has to be made.
+    preprocess in the same way, else the plans' own, which then has to be made. Data are not used where a case lacks
+    files, where they were made for other labels or from images of other sizes, or where a raw file was changed after
+    them.
 
     Args:
-        folder: The dataset's folder of preprocessed data.
+        folder: The dataset's folder of preprocessed data, with the dataset.json of the last planning.
         plans: The new plans, not saved yet.
-        cases: Names of all training cases.
-        same_labels: dataset.json still says what it said when the data there were made.
+        dataset: Raw files of all training cases, as nnU-Net lists them: "images" and "label".
+        description: Today's dataset.json.
+        shapes: Of the cases of `dataset` in turn, after cropping, as the fingerprint has them.
         replace: Data made with other settings may be made anew.
-
-    Returns:
-        The data identifier, and whether its data are there and complete.
 
     Raises:
         UserError: If the plans' own data were made with other settings, unless `replace`.
     """
+    same_labels = _labels_unchanged(folder / "dataset.json", description)
     own = plans["configurations"]["2d"]["data_identifier"]
+    cases, sizes = sorted(dataset), dict(zip(dataset, shapes, strict=True))
+    stale: dict[str, str] = {}
     for name, identifier in ((plans["plans_name"], own), (STOCK_PLANS, f"{STOCK_PLANS}_2d")):
-        earlier = _read(folder / f"{name}.json")
-        if same_labels and _made_alike(earlier, plans, identifier) and is_complete(folder / identifier, cases):
-            return identifier, True
-    earlier = _read(folder / f"{plans['plans_name']}.json")
-    if (folder / own).exists() and not replace and not (same_labels and _made_alike(earlier, plans, own)):
+        earlier, data = read_json(folder / f"{name}.json"), folder / identifier
+        if not is_complete(data, cases):
+            continue
+        why = _why_stale(data, dataset, sizes, plans["transpose_forward"])
+        if why is not None:
+            stale[identifier] = why
+        elif same_labels and _made_alike(earlier, plans, identifier) and _made_for_labels(data, cases, description):
+            return Data(identifier, True, _notes(stale))
+    earlier, data = read_json(folder / f"{plans['plans_name']}.json"), folder / own
+    alike = same_labels and _made_alike(earlier, plans, own) and _made_for_labels(data, cases, description)
+    # What is out of date is made anew whatever its settings were.
+    if data.exists() and not (replace or alike or own in stale):
         raise UserError(
-            f"the data in {folder / own} were made with other settings than these plans have; add --preprocess to make "
+            f"the data in {data} were made with other settings than these plans have; add --preprocess to make "
             "them anew, or choose another name with --plans-name."
         )
-    return own, False
+    return Data(own, False, _notes(stale))
+
+
+def _notes(stale: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(f"The data in {identifier} are not used: {why}." for identifier, why in stale.items())
 
 
 def same_preprocessing(one: dict[str, Any], other: dict[str, Any]) -> bool:
@@ -68,20 +124,95 @@ def same_preprocessing(one: dict[str, Any], other: dict[str, Any]) -> bool:
     return _settings(one) == _settings(other)
 
 
-def labels_unchanged(earlier: Path, now: Path) -> bool:
-    """Whether two dataset.json agree in what preprocessing reads; true where there is no earlier one."""
-    before = _read(earlier)
-    if before is None:
-        return True
-    after = _read(now) or {}
-    return all(before.get(key) == after.get(key) for key in ("labels", "regions_class_order", "channel_names"))
-
-
 def is_complete(folder: Path, cases: Sequence[str]) -> bool:
     """Whether every case has its image and its properties there (nnU-Net writes the properties last)."""
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     formats = ((".b2nd", "_seg.b2nd", ".pkl"), (".npz", ".pkl"))
     return bool(cases) and all(any({case + end for end in ends} <= names for ends in formats) for case in cases)
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """Content of a JSON file that holds an object; None where there is no file.
+
+    Raises:
+        UserError: If it is not JSON.
+    """
+    if not path.is_file():
+        return None
+    try:
+        content: dict[str, Any] = json.loads(path.read_text())
+    except ValueError as error:
+        raise UserError(f"{path} is not readable as JSON ({error}): mend it or move it away.") from error
+    return content
+
+
+def _labels_unchanged(earlier: Path, description: dict[str, Any]) -> bool:
+    """Whether the last planning saw the same labels and channels; true where there was none."""
+    before = read_json(earlier)
+    if before is None:
+        return True
+    return all(before.get(key) == description.get(key) for key in ("labels", "regions_class_order", "channel_names"))
+
+
+def _made_for_labels(folder: Path, cases: Sequence[str], description: dict[str, Any]) -> bool:
+    """Whether data know the classes of dataset.json, whatever the copy beside them says.
+
+    Every planning copies dataset.json, so after one without preprocessing the copy is newer than the data. What the
+    data themselves keep of the labels is where each class, or region, lies: nnU-Net samples foreground from it. All
+    cases of a folder are made at once, so one is looked at.
+    """
+    path = next((folder / f"{case}.pkl" for case in cases if (folder / f"{case}.pkl").is_file()), None)
+    if path is None:
+        return True
+    try:
+        with path.open("rb") as file:
+            known = set(pickle.load(file)["class_locations"])
+    except _DAMAGED:
+        return False
+    labels = LabelManager(description["labels"], description.get("regions_class_order"))
+    wanted = list(labels.foreground_regions if labels.has_regions else labels.foreground_labels)
+    if labels.has_ignore_label:
+        wanted.append([-1, *labels.all_labels])  # pixels that anybody has looked at
+    return known == {tuple(each) if isinstance(each, list | tuple) else int(each) for each in wanted}
+
+
+def changed_cases(dataset: RawCases, made: Mapping[str, int]) -> list[str]:
+    """Cases with a raw file that was written after the time, in ns, at which something was made of them."""
+    return [
+        case
+        for case, files in sorted(dataset.items())
+        if any(Path(file).stat().st_mtime_ns > made[case] for file in (*files["images"], files["label"]))
+    ]
+
+
+def spread(items: Sequence[str], count: int) -> list[str]:
+    """At most so many of them, the first and the last included, the others evenly between."""
+    if len(items) <= count:
+        return list(items)
+    return [items[place * (len(items) - 1) // (count - 1)] for place in range(count)]
+
+
+def named(names: Sequence[str]) -> str:
+    """The first few of them."""
+    return ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+
+
+def _why_stale(
+    folder: Path, dataset: RawCases, shapes: Mapping[str, Sequence[int]], transpose: Sequence[int]
+) -> str | None:
+    """Why data are not those of today's raw files; None where they are."""
+    changed = changed_cases(dataset, {case: (folder / f"{case}.pkl").stat().st_mtime_ns for case in dataset})
+    if changed:
+        return f"raw files of {counted(len(changed), 'case')} ({named(changed)}) are newer"
+    for case in spread(sorted(dataset), _LOOKED_AT):
+        try:
+            with (folder / f"{case}.pkl").open("rb") as file:
+                made = pickle.load(file)["shape_after_cropping_and_before_resampling"]
+        except _DAMAGED:
+            return f"{case}.pkl there is damaged"
+        if [int(edge) for edge in made] != [int(shapes[case][axis]) for axis in transpose]:
+            return f"{case} has another size now"
+    return None
 
 
 def _made_alike(earlier: dict[str, Any] | None, plans: dict[str, Any], identifier: str) -> bool:
@@ -100,13 +231,3 @@ def _settings(plans: dict[str, Any]) -> str:
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - numpy's arrays and numbers both have it
     return value.tolist()
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    if not path.is_file():
-        return None
-    try:
-        content: dict[str, Any] = json.loads(path.read_text())
-    except ValueError as error:
-        raise UserError(f"{path} is not readable as JSON ({error}): mend it or move it away.") from error
-    return content

@@ -1,5 +1,6 @@
 """nnUNetPlannerGDLA: stock 2D preprocessing, with patch and batch from a memory model of our network."""
 
+import json
 import math
 import shutil
 from collections.abc import Sequence
@@ -10,13 +11,15 @@ import numpy as np
 from nnunetv2.experiment_planning.experiment_planners.default_experiment_planner import ExperimentPlanner
 from nnunetv2.paths import nnUNet_preprocessed
 from nnunetv2.preprocessing.resampling.default_resampling import compute_new_shape
+from nnunetv2.utilities.json_export import recursive_fix_for_json_export
 from nnunetv2.utilities.label_handling.label_handling import LabelManager
 from numpy.typing import NDArray
 
+from nnunet_gdla.files import replaced
 from nnunet_gdla.networks.pvt_gdla import PLAN_STRIDES
-from nnunet_gdla.plans.nnunet_gdla_memory import GIB, Device, TrainingMemory, training_memory
-from nnunet_gdla.plans.nnunet_gdla_patch import choose_batch, choose_patch
-from nnunet_gdla.plans.nnunet_gdla_reuse import choose_data, labels_unchanged
+from nnunet_gdla.plans.nnunet_gdla_memory import GIB, Device, TrainingMemory, largest_batch, training_memory
+from nnunet_gdla.plans.nnunet_gdla_patch import MIN_BATCH, choose_batch, choose_patch
+from nnunet_gdla.plans.nnunet_gdla_reuse import choose_data, read_json
 from nnunet_gdla.plans.nnunet_gdla_sizes import NetworkSize
 
 __all__ = ["nnUNetPlannerGDLA"]
@@ -126,21 +129,35 @@ class nnUNetPlannerGDLA(ExperimentPlanner):
         self.save_plans(self.plans)
         return self.plans
 
+    def save_plans(self, plans: dict[str, Any]) -> None:
+        """Save the plans in one step, and keep configurations that the user added to an earlier file."""
+        recursive_fix_for_json_export(plans)
+        path = self._folder() / f"{self.plans_identifier}.json"
+        for name, configuration in (read_json(path) or {}).get("configurations", {}).items():
+            plans["configurations"].setdefault(name, configuration)
+        text = json.dumps(plans, indent=4)
+        replaced(path, lambda unfinished: unfinished.write_text(text))
+        print(f"Plans were saved to {path}")
+
     def _settle_data(self) -> None:
         """Choose the data identifier and copy dataset.json, as stock planning does."""
-        folder = Path(str(nnUNet_preprocessed)) / self.dataset_name
         raw_description = Path(self.raw_dataset_folder) / "dataset.json"
         if self.reuse_data:
-            plan = self.plans["configurations"]["2d"]
-            plan["data_identifier"], self.data_ready = choose_data(
-                folder,
+            data = choose_data(
+                self._folder(),
                 self.plans,
-                sorted(self.dataset),
-                same_labels=labels_unchanged(folder / "dataset.json", raw_description),
+                self.dataset,
+                self.dataset_json,
+                shapes=self.dataset_fingerprint["shapes_after_crop"],
                 replace=self.replace_data,
             )
-        folder.mkdir(parents=True, exist_ok=True)
-        shutil.copy(raw_description, folder / "dataset.json")
+            self.plans["configurations"]["2d"]["data_identifier"], self.data_ready = data.identifier, data.ready
+            for note in data.notes:
+                self._note(note)
+        replaced(self._folder() / "dataset.json", lambda unfinished: shutil.copy(raw_description, unfinished))
+
+    def _folder(self) -> Path:
+        return Path(str(nnUNet_preprocessed)) / self.dataset_name
 
     def _plan_2d(
         self, spacing: NDArray[np.float64], median_shape: NDArray[np.float64], voxels: float
@@ -175,8 +192,18 @@ class nnUNetPlannerGDLA(ExperimentPlanner):
         if needed > budget:
             self._note(
                 f"A step with patch {plan['patch_size']} and batch {plan['batch_size']} needs about "
-                f"{needed / GIB:.1f} GiB, more than the {budget / GIB:g} given: take a smaller encoder or give more."
+                f"{needed / GIB:.1f} GiB, more than the {budget / GIB:g} given: {self._advice(size, plan, budget)}."
             )
+
+    def _advice(self, size: NetworkSize, plan: dict[str, Any], budget: int) -> str:
+        fitting = largest_batch(size, plan["patch_size"], budget, self.device)
+        if self.fixed_batch and fitting >= 1:
+            return f"a batch of {fitting} fits"
+        if self.fixed_patch:
+            patch = choose_patch(size, [float(edge) for edge in self.fixed_patch], budget, self.device)
+            if largest_batch(size, patch, budget, self.device) >= MIN_BATCH:
+                return f"a patch of {patch[0]} x {patch[1]} with a batch of {MIN_BATCH} fits"
+        return "take a smaller encoder or give more"
 
     def _note(self, sentence: str) -> None:
         self.notes.append(sentence)

@@ -61,6 +61,32 @@ def test_ctrl_c_is_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
     assert "stopped" in capsys.readouterr().err
 
 
+def test_ctrl_c_says_what_the_command_says(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(monkeypatch, raising(KeyboardInterrupt("call it again"))) == 130
+    assert capsys.readouterr().err == "\nnnunet-gdla env: stopped; call it again\n"
+
+
+def test_ctrl_c_while_arguments_are_read_is_130(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", stopped)
+    assert cli.main(["env"]) == 130
+    assert capsys.readouterr().err == "\nnnunet-gdla: stopped\n"
+
+
+def test_a_file_that_cannot_be_written_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command(monkeypatch, raising(PermissionError(13, "Permission denied", "/x/y.json"))) == 1
+    expected = "nnunet-gdla env: /x/y.json: Permission denied; look at the path and its permissions\n"
+    assert capsys.readouterr().err == expected
+    with pytest.raises(OSError, match="of no file"):
+        run_command(monkeypatch, raising(OSError("of no file")))
+
+
 def test_a_fault_of_ours_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ZeroDivisionError):
         run_command(monkeypatch, raising(ZeroDivisionError()))

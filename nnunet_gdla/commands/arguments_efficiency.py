@@ -66,5 +66,5 @@ def efficiency(parser: argparse.ArgumentParser) -> None:
     )
     add("--repeats", metavar="N", type=int, default=10, help="rounds of timing (default: %(default)s)")
     add("--training", action="store_true", help="also time forward and backward with deep supervision")
-    add("--no-time", action="store_true", help="count only, a few seconds")
+    add("--no-time", action="store_true", help="count only, about 15 seconds for the default sizes and networks")
     add("--out", metavar="FILE.csv", default=None, help="write the table as CSV too, with all numbers in full")

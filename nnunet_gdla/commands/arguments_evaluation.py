@@ -16,9 +16,11 @@ metrics.csv (a row a case and class), summary.json (mean, median, standard devia
 boxplot.png. Classes, regions and ignore label are those of the dataset.json, which is looked for in TRUTH, in the
 folder above it and in PREDICTIONS; without one, every label value but 0 is a class.
 
-Conventions: "standard" leaves what is undefined (empty masks) out of the means and counts it, distances in mm;
-"transunet" counts as many published tables do: a prediction without truth has Dice 1 and HD95 0, and truth without
-prediction, or neither, Dice 0 and HD95 0; distances in voxels.
+Conventions: "standard" leaves what is undefined (empty masks) out of the means and counts it; distances in mm; HD95 is
+the greater of the two directed 95th percentiles. "transunet" counts as many published tables do: a prediction without
+truth has Dice 1 and HD95 0, and truth without prediction, or neither, Dice 0 and HD95 0; distances in voxels; HD95 is
+the 95th percentile of the distances of both directions pooled; ASSD, IoU and NSD stay undefined where "standard" has
+them so. In both ASSD is the mean over all surface voxels of both masks pooled.
 
 examples:
   nnunet-gdla evaluate masks nnUNet_raw/Dataset112_BUSI/labelsTs
@@ -26,7 +28,8 @@ examples:
   nnunet-gdla evaluate masks truth --convention transunet --out scores_as_published
   nnunet-gdla evaluate masks truth --tolerance 2 -np 4""",
     "compare": """\
-A and B are folders that `nnunet-gdla evaluate` wrote (or the prediction folders in which it left them), or, with
+A and B are folders that `nnunet-gdla evaluate` wrote (or the prediction folders in which it left them, or its
+metrics.csv), or, with
 --truth, two folders of predicted masks. Cases are paired by name; for every class and metric: mean of A minus B,
 95 % interval from a bootstrap of pairs, two-sided Wilcoxon signed-rank test, p adjusted for the number of classes by
 Holm. Pairs in which a value is undefined are left out and counted. Writes comparison.csv and differences.png.

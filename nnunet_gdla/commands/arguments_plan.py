@@ -8,8 +8,9 @@ ENCODERS = ("pvt_v2_b0", "pvt_v2_b1", "pvt_v2_b2", "pvt_v2_b3", "pvt_v2_b4", "pv
 SUMMARY = "fits patch and batch of our network to a dataset and your GPU or RAM"
 DETAILS = """\
 Writes plans for a dataset, as `nnUNetv2_plan_experiment -pl nnUNetPlannerGDLA` does, takes the fingerprint first where
-there is none, and prints the training command. Preprocessed data that fit are used again: earlier ones of the same
-plans, or the stock ones. `nnUNetv2_plan_and_preprocess` instead deletes its folder and makes it anew.
+there is none or raw files have changed since, and prints the training command. Preprocessed data that fit are used
+again: earlier ones of the same plans, or the stock ones; not where raw files have changed since.
+`nnUNetv2_plan_and_preprocess` instead deletes its folder and makes it anew.
 
 examples:
   nnunet-gdla plan -d 4 --preprocess
@@ -36,6 +37,7 @@ def plan(parser: argparse.ArgumentParser) -> None:
     add(
         "--plans-name", metavar="NAME", help="default: nnUNetGDLAPlans, for other encoders nnUNetGDLAPlans_B0 and so on"
     )
+    add("--overwrite", action="store_true", help="replace plans of that name that another planner or program made")
     add("--patch-size", metavar=("HEIGHT", "WIDTH"), nargs=2, type=int, help="this patch instead of a fitted one")
     add("--batch-size", metavar="N", type=int, help="this batch instead of a fitted one")
     add("-np", dest="processes", metavar="N", type=int, help="processes (default: as many as nnU-Net takes)")

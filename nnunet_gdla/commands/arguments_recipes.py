@@ -15,7 +15,8 @@ appears when it is complete; after Ctrl-C the same command goes on where it was.
 
 Splits: Synapse has TransUNet's 18 / 12 cases. The others have no published list: "paper-ratio, seed 0" is drawn in the
 paper's ratio, all images of a patient, a lesion or with equal bytes on one side. Or your own, --split FILE:
-  {{"train": [names], "val": [names], "test": [names]}}, nnU-Net's list of folds, or CSV with the columns case and part.
+  {{"train": [names], "val": [names], "test": [names]}}, nnU-Net's list of folds, or CSV with the columns case and part
+(separated by comma, semicolon or tab).
 
 Images: BUSI becomes grey, HAM10000 and PH2 RGB png; the paper scales these to {PATCH} x {PATCH} first (--size {PATCH}).
 ACDC and the Synapse release keep voxels and spacing; prepared copies of Synapse are in 0..1 and have no spacing.

@@ -46,7 +46,9 @@ Writes plans.json, dataset.json and fold_0/checkpoint_final.pth. With -d they go
 nnUNet_results, and the plans also into nnUNet_preprocessed, to train from; with --out they go to that folder.
 
 The tensors tell encoder, decoder, channels, classes and most sizes. They cannot tell the gate (released networks:
-sigmoid), nor softmax from linear attention (give --decoder), nor these two's --num-heads and --rope.
+sigmoid), nor softmax from linear attention (give --decoder), nor these two's heads (assumed: channels / 32) and rotary
+positions (assumed: on for self and diff, off for linear). What is assumed is printed; with other values the network
+predicts wrongly without an error, so state --num-heads and --rope where you know them.
 
 Normalisation, where "auto" takes ct-window for channels called CT, rgb for three channels of photographs, otherwise
 what nnU-Net does with the channel's name (mostly zscore):
@@ -110,12 +112,19 @@ def _convert_options(parser: argparse.ArgumentParser) -> None:
         nargs=3,
         type=int,
         metavar=("H4", "H8", "H16"),
-        help="heads at strides 4, 8, 16 of linear and self (default: channels / 32)",
+        help="heads at strides 4, 8, 16 of linear and self (assumed: channels / 32)",
     )
-    add("--rope", choices=("on", "off"), help="rotary positions (default: on for self and diff, off for linear)")
+    add("--rope", choices=("on", "off"), help="rotary positions (assumed: on for self and diff, off for linear)")
     add("--plans-name", default=PLANS_NAME, metavar="NAME", help="default: %(default)s")
     add("--normalization", choices=NORMALIZATIONS, default="auto", help="see above (default: %(default)s)")
-    add("--patch-size", nargs=2, type=int, default=(224, 224), metavar=("H", "W"), help="default: 224 224")
+    add(
+        "--patch-size",
+        nargs=2,
+        type=int,
+        default=(224, 224),
+        metavar=("H", "W"),
+        help="multiples of 32 (default: 224 224)",
+    )
     add("--spacing", nargs=2, type=float, default=(1.0, 1.0), metavar=("Y", "X"), help="see above (default: 1 1)")
     add("--batch-size", type=int, default=8, metavar="N", help="for training from it (default: %(default)s)")
     add("--file-ending", metavar="ENDING", help="of the images, where dataset.json is made up (default: .png, .nii.gz)")

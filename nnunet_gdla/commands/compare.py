@@ -7,7 +7,9 @@ from nnunet_gdla.commands.evaluate import evaluate, print_remarks
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.evaluation.comparison import compare_results, comparison_table, write_comparison
 from nnunet_gdla.evaluation.conventions import CONVENTIONS
+from nnunet_gdla.evaluation.output import refuse_occupied
 from nnunet_gdla.evaluation.results import METRICS_FILE, Results, read_results
+from nnunet_gdla.words import counted
 
 __all__ = ["run"]
 
@@ -16,11 +18,12 @@ _FOLDERS = (".", "evaluation", *(f"evaluation_{name}" for name in CONVENTIONS))
 
 def run(args: argparse.Namespace) -> int:
     """Compare, write the files and print the table; the exit code is 0."""
+    folder = Path(args.out)
+    refuse_occupied(folder, [Path(each) for each in (args.a, args.b, args.truth) if each])
     a, b = (_results(args, Path(folder)) for folder in (args.a, args.b))
     lines, differences = compare_results(a, b, draws=args.draws, seed=args.seed)
-    folder = Path(args.out)
     write_comparison(a, lines, differences, folder, title=f"A - B; A: {args.a}, B: {args.b}")
-    print(f"\nA: {args.a}, {len(a.cases)} cases\nB: {args.b}, {len(b.cases)} cases\n")
+    print(f"\nA: {args.a}, {counted(len(a.cases), 'case')}\nB: {args.b}, {counted(len(b.cases), 'case')}\n")
     print(comparison_table(a, lines))
     for name, one, two in (("A", a, b), ("B", b, a)):
         only = [case for case in one.cases if case not in set(two.cases)]
@@ -39,6 +42,8 @@ def _results(args: argparse.Namespace, folder: Path) -> Results:
     given = [name for name, value in options.items() if value is not None]
     if given:
         raise UserError(f"{given[0]} needs --truth; the results in {folder} were counted when they were evaluated")
+    if folder.name == METRICS_FILE and folder.is_file():
+        folder = folder.parent
     found = next((folder / sub for sub in _FOLDERS if (folder / sub / METRICS_FILE).is_file()), None)
     if found is None:
         raise UserError(

@@ -6,13 +6,14 @@ from pathlib import Path
 
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.recipes.catalogue import RECIPES, Recipe
-from nnunet_gdla.recipes.conversion import Job, convert
+from nnunet_gdla.recipes.conversion import JOURNAL, Job, Result, convert
 from nnunet_gdla.recipes.files import write_text
-from nnunet_gdla.recipes.folders import dataset_folder, place_splits, raw_folder
+from nnunet_gdla.recipes.folders import dataset_folder, outdated, place_splits, raw_folder, read_splits
 from nnunet_gdla.recipes.layout import Found, Options, Skipped
 from nnunet_gdla.recipes.sources import find
 from nnunet_gdla.recipes.splits import Split, audit, paper_split, read_split
 from nnunet_gdla.recipes.summary import found_lines, result_lines, skipped_lines
+from nnunet_gdla.words import counted
 
 __all__ = ["run"]
 
@@ -31,17 +32,35 @@ def run(args: argparse.Namespace) -> int:
     _refuse_leakage(split, found, allowed=args.allow_leakage)
     outside = [Skipped(case.name, _outside(case.pool, split)) for case in found.cases if case.name not in split.named]
     description = {"reference": recipe.download[0], "recipe": f"nnunet-gdla recipe {recipe.name}"}
+    placed = read_splits(folder)
     job = Job(found, split, options, folder, description, args.processes, args.overwrite)
-    result = convert(job)
+    result = _convert(job)
     skipped = [*found.skipped, *outside, *result.skipped]
     write_text(folder / SKIPPED, "".join(f"{line}\n" for line in skipped_lines(skipped, everything=True)))
     _print(result_lines(result, found))
     _print(skipped_lines(skipped))
     if skipped:
         print(f"{len(skipped)} skipped, all named in {folder / SKIPPED}")
-    print(place_splits(folder))
+    print(place_splits(folder, placed))
+    old = outdated(folder, folder / JOURNAL)
+    if old:
+        print(
+            f"NOTE: {', '.join(old)} in nnUNet_preprocessed are of the dataset before: "
+            f"nnunet-gdla plan -d {args.dataset_id} --preprocess makes them anew"
+        )
     print(f"dataset: {folder}\nnext: nnunet-gdla recipe {recipe.name} -d {args.dataset_id}")
     return 0
+
+
+def _convert(job: Job) -> Result:
+    try:
+        return convert(job)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("the same command goes on from here") from None
+    except OSError as error:
+        if error.filename is None:
+            raise
+        raise UserError(f"{error.filename} cannot be written or read ({error.strerror}); look at the folder") from error
 
 
 def _options(args: argparse.Namespace, recipe: Recipe) -> Options:
@@ -59,7 +78,7 @@ def _split(file: Path | None, found: Found, recipe: Recipe) -> Split:
     if recipe.lists is not None:
         missing = [f"case{number}" for part in recipe.lists for number in part if f"case{number}" not in split.named]
         if missing:
-            print(f"NOTE: {len(missing)} cases of the published list are not there: {', '.join(missing)}")
+            print(f"NOTE: {counted(len(missing), 'case')} of the published list not there: {', '.join(missing)}")
     return split
 
 
@@ -67,7 +86,8 @@ def _refuse_leakage(split: Split, found: Found, *, allowed: bool) -> None:
     torn = audit(split, found.cases)
     if not torn:
         return
-    words = f"{len(torn)} patients, lesions or copies are on both sides of the split: {'; '.join(torn[:_SHOWN])}"
+    groups = f"{counted(len(torn), 'group')} of a patient, a lesion or copies"
+    words = f"{groups} on both sides of the split: {'; '.join(torn[:_SHOWN])}"
     if not allowed:
         raise UserError(f"{words}; mend the split, or add --allow-leakage if you need it as it is")
     print(f"WARNING: {words}")

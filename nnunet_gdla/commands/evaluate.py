@@ -5,9 +5,12 @@ from pathlib import Path
 
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.evaluation.classes import LabelScheme, find_dataset_json, read_scheme
+from nnunet_gdla.evaluation.conventions import STANDARD
+from nnunet_gdla.evaluation.output import refuse_occupied
 from nnunet_gdla.evaluation.report import summarise_results, summary_table, write_report
 from nnunet_gdla.evaluation.results import Results
 from nnunet_gdla.evaluation.run import default_processes, evaluate_folders
+from nnunet_gdla.words import counted
 
 __all__ = ["evaluate", "print_remarks", "run"]
 
@@ -17,14 +20,16 @@ _SHOWN = 5
 def run(args: argparse.Namespace) -> int:
     """Evaluate, write the files and print the means; the exit code is 0."""
     predictions, truth = Path(args.predictions), Path(args.truth)
+    rules = args.convention or STANDARD
+    suffix = "" if rules == STANDARD else f"_{rules}"
+    folder = Path(args.out) if args.out else predictions / f"evaluation{suffix}"
+    refuse_occupied(folder, (predictions, truth))
     results = evaluate(args, predictions, truth)
     if args.require_all and (results.missing or results.extra):
         raise UserError(_unpaired(results) + "; add the files, or leave out --require-all")
     summaries = summarise_results(results, draws=args.draws, seed=args.seed)
-    suffix = "" if results.convention == "standard" else f"_{results.convention}"
-    folder = Path(args.out) if args.out else predictions / f"evaluation{suffix}"
     write_report(results, summaries, folder, draws=args.draws, seed=args.seed)
-    print(f"{len(results.cases)} cases, {results.convention} convention: mean over cases [95 % interval]\n")
+    print(f"{counted(len(results.cases), 'case')}, {results.convention} convention: mean over cases [95 % interval]\n")
     print(summary_table(results, summaries))
     print_remarks(results)
     print(f"\nwritten: {folder}")
@@ -43,7 +48,7 @@ def evaluate(args: argparse.Namespace, predictions: Path, truth: Path) -> Result
         predictions,
         truth,
         scheme=_scheme(args.dataset_json, predictions, truth),
-        rules=args.convention or "standard",
+        rules=args.convention or STANDARD,
         tolerance=1.0 if args.tolerance is None else args.tolerance,
         processes=args.processes or default_processes(),
     )
@@ -70,9 +75,9 @@ def _scheme(named: str | None, predictions: Path, truth: Path) -> LabelScheme | 
 def _unpaired(results: Results) -> str:
     parts = []
     if results.missing:
-        parts.append(f"{len(results.missing)} cases without a prediction ({_some(results.missing)})")
+        parts.append(f"{counted(len(results.missing), 'case')} without a prediction ({_some(results.missing)})")
     if results.extra:
-        parts.append(f"{len(results.extra)} predictions without a truth ({_some(results.extra)})")
+        parts.append(f"{counted(len(results.extra), 'prediction')} without a truth ({_some(results.extra)})")
     return " and ".join(parts)
 
 

@@ -4,7 +4,7 @@ import argparse
 import contextlib
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from nnunet_gdla.errors import UserError
 if TYPE_CHECKING:
     from nnunet_gdla.plans.nnunet_planner_gdla import nnUNetPlannerGDLA
 
-__all__ = ["run"]
+__all__ = ["check_patch_size", "run"]
 
 _DEFAULT_GB = 8.0
 
@@ -22,29 +22,39 @@ def run(args: argparse.Namespace) -> int:
     """Plan one dataset.
 
     Args:
-        args: `dataset`, `gpu_memory_target`, `encoder`, `device`, `memory`, `preprocess`, `plans_name`, `patch_size`,
-            `batch_size`, `processes`.
+        args: `dataset`, `gpu_memory_target`, `encoder`, `device`, `memory`, `preprocess`, `plans_name`, `overwrite`,
+            `patch_size`, `batch_size`, `processes`.
 
     Returns:
         Exit code 0.
 
     Raises:
-        UserError: If an argument makes no sense, the dataset is missing or its data were made with other settings.
+        UserError: If an argument makes no sense, the dataset is missing or unfit, its data were made with other
+            settings, or somebody else's plans have this name.
     """
     target = _memory_target(args)
     _check_numbers(args)
     name = _find_dataset(args.dataset)
     processes = args.processes or _usual_processes()
-    _ensure_fingerprint(name, processes)
-    planner = _planner(args, name, target)
-    with contextlib.redirect_stdout(io.StringIO()):  # the same numbers as in our table, as nnU-Net prints them
-        plans = planner.plan_experiment()
-    if args.preprocess and not planner.data_ready:
-        _preprocess(name, planner.plans_identifier, processes)
-        planner.data_ready = True
-    for note in planner.notes:
+    # Not before the folders are known to be set: nnU-Net reads the variables, and complains, when it is imported.
+    from nnunet_gdla.commands.plan_fingerprint import ensure_fingerprint, made_folder
+    from nnunet_gdla.plans.nnunet_gdla_reuse import read_json
+
+    folder = Path(os.environ["nnUNet_preprocessed"]) / name
+    with made_folder(folder):
+        ensure_fingerprint(name, processes)
+        planner = _planner(args, name, target)
+        earlier = read_json(folder / f"{planner.plans_identifier}.json")
+        _refuse_other_plans(planner, earlier, overwrite=args.overwrite)
+        with contextlib.redirect_stdout(io.StringIO()):  # the same numbers as in our table, as nnU-Net prints them
+            plans = planner.plan_experiment()
+        if args.preprocess and not planner.data_ready:
+            _preprocess(name, planner.plans_identifier, processes)
+            planner.data_ready = True
+    plan = plans["configurations"]["2d"]
+    for note in (*planner.notes, *_changes(planner.plans_identifier, earlier, plan)):
         print(note)
-    print(_table(args, planner, plans["configurations"]["2d"]))
+    print(_table(args, planner, plan))
     return 0
 
 
@@ -63,20 +73,24 @@ def _memory_target(args: argparse.Namespace) -> float:
 
 
 def _check_numbers(args: argparse.Namespace) -> None:
-    from nnunet_gdla.plans.nnunet_gdla_patch import PATCH_MULTIPLE
-
-    for edge in args.patch_size or ():
-        if edge < PATCH_MULTIPLE or edge % PATCH_MULTIPLE:
-            raise UserError(
-                f"--patch-size {' '.join(map(str, args.patch_size))} must be multiples of {PATCH_MULTIPLE}, by which "
-                "the encoder reduces its image."
-            )
+    check_patch_size(args.patch_size or ())
     for option, value in (("--batch-size", args.batch_size), ("-np", args.processes)):
         if value is not None and value < 1:
             raise UserError(f"{option} {value} must be at least 1.")
     name = args.plans_name
     if name is not None and (not name or "__" in name or set(name) & set("/\\") or name.startswith(".")):
         raise UserError(f"--plans-name {name!r} must be a plain name without '__', by which nnU-Net cuts folder names.")
+
+
+def check_patch_size(edges: Sequence[int]) -> None:
+    """Refuse a patch that the encoder cannot halve down to its last stage."""
+    from nnunet_gdla.plans.nnunet_gdla_patch import PATCH_MULTIPLE
+
+    if any(edge < PATCH_MULTIPLE or edge % PATCH_MULTIPLE for edge in edges):
+        raise UserError(
+            f"--patch-size {' '.join(map(str, edges))} must be multiples of {PATCH_MULTIPLE}, by which the encoder "
+            "reduces its image."
+        )
 
 
 def _find_dataset(dataset: str) -> str:
@@ -100,31 +114,6 @@ def _usual_processes() -> int:
     return min(int(default_num_processes), os.cpu_count() or 1)
 
 
-def _ensure_fingerprint(name: str, processes: int) -> None:
-    """Take the fingerprint where there is none, with nnU-Net's progress bar; refuse one of other cases."""
-    from nnunetv2.experiment_planning.dataset_fingerprint.fingerprint_extractor import DatasetFingerprintExtractor
-    from nnunetv2.utilities.utils import get_filenames_of_train_images_and_targets
-
-    from nnunet_gdla.commands.dataset_json import read_json
-    from nnunet_gdla.commands.findings import Finding
-
-    raw = Path(os.environ["nnUNet_raw"]) / name
-    path = Path(os.environ["nnUNet_preprocessed"]) / name / "dataset_fingerprint.json"
-    if not path.is_file():
-        print(f"taking the fingerprint of {name}", flush=True)
-        with _foreign_errors(name):
-            DatasetFingerprintExtractor(name, processes).run(overwrite_existing=False)
-    fingerprint = read_json(path)
-    if isinstance(fingerprint, Finding):
-        raise UserError(f"{fingerprint.detail}: remove {path}, this command makes it anew.")
-    cases, known = len(get_filenames_of_train_images_and_targets(str(raw))), len(fingerprint["spacings"])
-    if cases != known:
-        raise UserError(
-            f"the fingerprint of {name} knows {known} cases, the dataset has {cases}: take it anew with "
-            f"nnUNetv2_extract_fingerprint -d {int(name[7:10])} --clean."
-        )
-
-
 def _planner(args: argparse.Namespace, name: str, target: float) -> "nnUNetPlannerGDLA":
     from nnunet_gdla.plans.nnunet_planner_gdla_variants import planner_of
 
@@ -136,24 +125,39 @@ def _planner(args: argparse.Namespace, name: str, target: float) -> "nnUNetPlann
     return planner
 
 
+def _refuse_other_plans(planner: "nnUNetPlannerGDLA", earlier: dict[str, Any] | None, *, overwrite: bool) -> None:
+    maker = type(planner).__name__ if earlier is None else earlier.get("experiment_planner_used", "another program")
+    if maker != type(planner).__name__ and not overwrite:
+        raise UserError(
+            f"there are plans {planner.plans_identifier} already, made by {maker}: choose another --plans-name, or add "
+            "--overwrite to replace them."
+        )
+
+
+def _changes(name: str, earlier: dict[str, Any] | None, plan: dict[str, Any]) -> Iterator[str]:
+    """Say what planning again under the same name has changed; a model trained with the earlier plans has the old."""
+    before = (earlier or {}).get("configurations", {}).get("2d")
+    if before is not None:
+        rows = [
+            (what, before.get(key), plan[key])
+            for what, key in (("patch", "patch_size"), ("batch", "batch_size"), ("spacing", "spacing"))
+        ]
+        old, new = (
+            (each.get("architecture") or {}).get("arch_kwargs", {}).get("encoder", "none of ours")
+            for each in (before, plan)
+        )
+        changed = [f"{what} {one} -> {two}" for what, one, two in (*rows, ("encoder", old, new)) if one != two]
+        if changed:
+            yield f"{name} was there and is now another: {', '.join(changed)}."
+
+
 def _preprocess(name: str, plans_name: str, processes: int) -> None:
     from nnunetv2.experiment_planning.plan_and_preprocess_api import preprocess_dataset
 
-    with _foreign_errors(name), contextlib.redirect_stdout(io.StringIO()):  # the progress bar is on stderr
+    from nnunet_gdla.commands.plan_fingerprint import foreign_errors
+
+    with foreign_errors(name), contextlib.redirect_stdout(io.StringIO()):  # the progress bar is on stderr
         preprocess_dataset(int(name[7:10]), plans_name, ("2d",), num_processes=(processes,))
-
-
-@contextlib.contextmanager
-def _foreign_errors(name: str) -> Iterator[None]:
-    """What nnU-Net's worker processes died of, in one sentence; their own output stands above it."""
-    try:
-        yield
-    except RuntimeError as error:
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise UserError(
-            f"nnU-Net could not read the images ({first}): `nnunet-gdla doctor -d {int(name[7:10])}` names the file; "
-            "where memory ran out, take fewer processes with -np 1."
-        ) from error
 
 
 def _table(args: argparse.Namespace, planner: "nnUNetPlannerGDLA", plan: dict[str, Any]) -> str:

@@ -13,11 +13,17 @@ from nnunet_gdla.commands.checks import check_weights
 from nnunet_gdla.commands.dataset_json import read_json
 from nnunet_gdla.commands.findings import BREAKAGES, Finding, failed, one_line, passed, warned
 from nnunet_gdla.commands.registration_check import find_trainer
+from nnunet_gdla.layers import AttentionBlock, DifferentialAttention, LinearAttention, SoftmaxAttention
 from nnunet_gdla.networks import PVTGDLA
+from nnunet_gdla.plans.nnunet_gdla_memory import GIB, Device, largest_batch, training_memory
+from nnunet_gdla.plans.nnunet_gdla_sizes import NetworkSize
 
-__all__ = ["check_plans", "estimated_gib", "usual_encoder"]
+__all__ = ["check_plans", "network_size", "usual_encoder"]
 
-GIB = 2**30
+_ATTENTIONS = {LinearAttention: "linear", SoftmaxAttention: "self", DifferentialAttention: "diff"}
+_DEVICES: dict[str, Device] = {"cuda": "cuda", "cpu": "cpu", "mps": "mps"}
+# Beyond this there is no doubt: the model is good to 15 %, and on a CPU spares more than half a GiB for nnU-Net.
+_SURELY_TOO_MUCH = 1.25
 
 
 def check_plans(dataset: str, plans_name: str, configuration: str, trainer_name: str, device: str) -> Iterator[Finding]:
@@ -62,14 +68,11 @@ def usual_encoder(trainer: type) -> str:
     return str(getattr(trainer, "encoder", None) or DEFAULT_ENCODER)
 
 
-def estimated_gib(network: PVTGDLA, patch_size: list[int], batch_size: int) -> float:
-    """Return roughly what one float32 training step needs: activations kept for the backward pass, weights and Adam.
-
-    Activations were counted with saved-tensor hooks: 4.1 to 4.3 bytes for each feature-map element (B0 and B2).
-    """
-    activations = 4 * network.compute_conv_feature_map_size(patch_size) * batch_size
-    weights = 4 * 4 * sum(parameter.numel() for parameter in network.parameters())  # weight, gradient, two Adam moments
-    return (activations + weights) / GIB
+def network_size(network: PVTGDLA) -> NetworkSize:
+    """Return what the memory model has to know of a network; what else its plans change is not in that model."""
+    block = network.decoder.blocks[0]
+    decoder = _ATTENTIONS[type(block.attention)] if isinstance(block, AttentionBlock) else "gdla"
+    return NetworkSize(network.encoder_name, decoder, network.input_channels, network.decoder.num_classes)
 
 
 def _check_configuration(
@@ -99,7 +102,7 @@ def _check_configuration(
     rest = f"; {', '.join(deep)} in there is not supported" if deep else ""
     yield passed(title, f"{name}: patch {chosen.patch_size}, batch {chosen.batch_size}, {type(network).__name__}{rest}")
     if isinstance(network, PVTGDLA):
-        yield _compare_memory(network, chosen.patch_size, chosen.batch_size, device)
+        yield _compare_memory(network, chosen.patch_size, chosen.batch_size, _DEVICES[device])
         if network.encoder_name != usual_encoder(trainer):  # that one was looked at before
             yield from check_weights(network.encoder_name)
 
@@ -108,17 +111,19 @@ def _is_2d(configuration: Any) -> bool:  # noqa: ANN401 - nnU-Net has no types
     return len(configuration.patch_size) == 2 and configuration.previous_stage_name is None
 
 
-def _compare_memory(network: PVTGDLA, patch_size: list[int], batch_size: int, device: str) -> Finding:
-    needed = estimated_gib(network, patch_size, batch_size)
-    detail = f"a training step needs about {needed:.1f} GiB in float32"
+def _compare_memory(network: PVTGDLA, patch_size: list[int], batch_size: int, device: Device) -> Finding:
+    size = network_size(network)
+    needed = training_memory(size, patch_size, batch_size, device).total / GIB
+    detail = f"a training step needs about {needed:.1f} GiB in {'float16' if device == 'cuda' else 'float32'}"
     memory = _memory_gib(device)
     if memory is None:
         return passed("memory", f"{detail}; how much there is cannot be told on this system")
     free, total = memory
     detail = f"{detail}, {free:.1f} of {total:.1f} GiB are free on {device}"
-    fitting = max(1, int(batch_size * free / needed))
-    fix = f"copy the plans under another name with batch_size {fitting}, use a smaller encoder (_B0), or free memory"
-    if needed > 2 * total:  # the estimate is rough, and mixed precision on a GPU nearly halves it
+    fitting = largest_batch(size, patch_size, int(free * GIB), device)
+    smaller = f"copy the plans under another name with batch_size {fitting}, " if fitting else ""
+    fix = f"{smaller}use a smaller encoder (_B0), or free memory"
+    if needed > _SURELY_TOO_MUCH * total:
         return failed("memory", detail, fix)
     return warned("memory", detail, fix) if needed > free else passed("memory", detail)
 

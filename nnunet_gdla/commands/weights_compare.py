@@ -12,10 +12,19 @@ from nnunet_gdla.commands.weights_file import read_content
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.networks.decoder import DEFAULT_ROPE
 
-__all__ = ["RECORD", "check_models", "compare_with_plans", "planned_arguments", "recorded_arguments"]
+__all__ = [
+    "DEFAULT_HEADS",
+    "RECORD",
+    "USUAL_HEADS",
+    "check_models",
+    "compare_with_plans",
+    "planned_arguments",
+    "recorded_arguments",
+]
 
 RECORD = "nnunet_gdla"
-DEFAULT_HEADS = {"pvt_v2_b0": [1, 2, 5]}  # of the others 2, 4, 10: channels / 32
+DEFAULT_HEADS = {"pvt_v2_b0": [1, 2, 5]}  # of the others:
+USUAL_HEADS = [2, 4, 10]  # channels / 32
 _DEFAULTS = {"encoder": "pvt_v2_b2", "decoder": "gdla", "gate": "silu"}
 
 
@@ -140,5 +149,5 @@ def _effective(arguments: Mapping[str, Any]) -> dict[str, Any]:
         rope = arguments.get("rope")
         own["rope"], own["gate"] = DEFAULT_ROPE.get(own["decoder"]) if rope is None else rope, None
     heads = arguments.get("num_heads")
-    own["num_heads"] = DEFAULT_HEADS.get(own["encoder"], [2, 4, 10]) if heads is None else list(heads)
+    own["num_heads"] = DEFAULT_HEADS.get(own["encoder"], USUAL_HEADS) if heads is None else list(heads)
     return own

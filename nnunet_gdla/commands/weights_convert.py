@@ -13,6 +13,8 @@ from torch import Tensor
 
 from nnunet_gdla import __version__
 from nnunet_gdla.commands.dataset_json import read_json
+from nnunet_gdla.commands.plan import check_patch_size
+from nnunet_gdla.commands.weights_compare import DEFAULT_HEADS, USUAL_HEADS
 from nnunet_gdla.commands.weights_dataset import Target, find_target
 from nnunet_gdla.commands.weights_file import read_content
 from nnunet_gdla.commands.weights_folder import CHECKPOINT, make_checkpoint, refuse_occupied, write_json, write_model
@@ -48,6 +50,7 @@ def run(args: argparse.Namespace) -> int:
         raise UserError("say where the model goes: -d DATASET for a dataset's place in nnUNet_results, or --out FOLDER")
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", args.plans_name) or "__" in args.plans_name:
         raise UserError(f"--plans-name {args.plans_name}: use letters, digits, - and single _ only")
+    check_patch_size(args.patch_size)
     file = Path(args.file)
     state, layout, arguments = _read_released(file, args)
     target = find_target(args.dataset, args.dataset_json, args.file_ending, layout)
@@ -160,6 +163,18 @@ def _write(folder: Path, checkpoint: Mapping[str, Any], plans: Mapping[str, Any]
         ) from error
 
 
+def _assumed(args: argparse.Namespace, layout: Layout, arguments: Mapping[str, Any]) -> str:
+    """A line that names what neither the tensors nor the user say: other values would predict wrongly, silently."""
+    assumed = []
+    if "num_heads" in layout.untold and args.num_heads is None:
+        heads = DEFAULT_HEADS.get(arguments["encoder"], USUAL_HEADS)
+        assumed.append(f"heads {', '.join(map(str, heads))} at strides 4, 8, 16 (else --num-heads H4 H8 H16)")
+    if "rope" in layout.untold and args.rope is None:
+        on, other = ("on", "off") if arguments["rope"] else ("off", "on")
+        assumed.append(f"rotary positions {on} (else --rope {other})")
+    return f"assumed:       {'; '.join(assumed)}: the tensors cannot tell, ask who trained it\n" if assumed else ""
+
+
 def _report(
     folder: Path,
     target: Target,
@@ -174,6 +189,7 @@ def _report(
     print(
         f"network:       PVTGDLA, {arguments['encoder']}, decoder {arguments['decoder']}{gate}{said}, "
         f"input channels {layout.input_channels}, classes {layout.num_classes}\n"
+        f"{_assumed(args, layout, arguments)}"
         f"normalisation: {', '.join(schemes)}; spacing {args.spacing[0]:g} {args.spacing[1]:g}, "
         f"patch {args.patch_size[0]} x {args.patch_size[1]}\n"
         f"dataset.json:  {target.origin}\n"

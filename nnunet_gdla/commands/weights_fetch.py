@@ -12,8 +12,7 @@ from nnunet_gdla.errors import UserError
 from nnunet_gdla.networks import PVTGDLA
 from nnunet_gdla.networks.weights import (
     WEIGHTS_VARIABLE,
-    encoder_weights_advice,
-    find_encoder_weights,
+    fetch_encoder_weights,
     load_encoder_weights,
 )
 
@@ -47,9 +46,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _fetch(encoder: str) -> Path:
-    file = find_encoder_weights(encoder, fetch=True)
-    if file is None:
-        raise UserError(encoder_weights_advice(encoder))
+    try:
+        file = fetch_encoder_weights(encoder)
+    except FileNotFoundError as error:
+        raise UserError(str(error)) from error
     try:
         load_encoder_weights(PVTGDLA(3, 2, encoder=encoder), file)
     except ValueError as error:

@@ -13,6 +13,7 @@ import torch
 
 from nnunet_gdla.commands.findings import one_line
 from nnunet_gdla.errors import UserError
+from nnunet_gdla.networks.file_kind import foreign_file
 
 __all__ = ["read_content"]
 
@@ -86,6 +87,9 @@ def _torch(path: Path) -> Any:  # noqa: ANN401
                 f"{path} needs code to be read (it holds {foreign[1]}) and is not opened, since that code could do "
                 f"anything; ask whoever made it for the model's state_dict()"
             ) from error
+        kind = foreign_file(path)
+        if kind is not None:
+            raise UserError(f"{path} is {kind}, no weights of PyTorch; save a state_dict() with torch.save") from error
         raise UserError(f"{path} is damaged or no file of PyTorch; download or copy it again") from error
 
 

@@ -83,20 +83,15 @@ def make_plans(
     """
     if min(patch_size) < 1 or batch_size < 1 or not all(0 < width < float("inf") for width in spacing):
         raise UserError("--patch-size, --spacing and --batch-size must be greater than 0; correct the one that is not")
+    widths = [float(width) for width in spacing]
     statistics = {
         str(number): dict(CT_WINDOW if scheme == "CTNormalization" else NO_STATISTICS)
         for number, scheme in enumerate(schemes)
     }
     configuration = {
         "data_identifier": f"{name}_2d",
-        "preprocessor_name": "DefaultPreprocessor",
         "batch_size": batch_size,
-        "patch_size": list(patch_size),
-        "median_image_size_in_voxels": [float(edge) for edge in patch_size],
-        "spacing": [float(width) for width in spacing],
-        "normalization_schemes": list(schemes),
-        "use_mask_for_norm": [False] * len(schemes),
-        **_resampling(),
+        **_preprocessing(schemes, patch_size, widths),
         "architecture": {
             "network_class_name": "nnunet_gdla.networks.PVTGDLA",
             "arch_kwargs": {**arguments, "strides": PLAN_STRIDES},
@@ -107,7 +102,7 @@ def make_plans(
     return {
         "dataset_name": dataset,
         "plans_name": name,
-        "original_median_spacing_after_transp": [999.0, *configuration["spacing"]],
+        "original_median_spacing_after_transp": [999.0, *widths],
         "original_median_shape_after_transp": [1, *patch_size],
         "image_reader_writer": _reader(dataset_json),
         "transpose_forward": [0, 1, 2],
@@ -119,9 +114,16 @@ def make_plans(
     }
 
 
-def _resampling() -> dict[str, Any]:
-    """nnU-Net's default resampling, as its own planner writes it."""
-    plan: dict[str, Any] = {}
+def _preprocessing(schemes: Sequence[str], patch_size: Sequence[int], spacing: Sequence[float]) -> dict[str, Any]:
+    """What is done to images, with nnU-Net's default resampling as its own planner writes it."""
+    plan: dict[str, Any] = {
+        "preprocessor_name": "DefaultPreprocessor",
+        "patch_size": list(patch_size),
+        "median_image_size_in_voxels": [float(edge) for edge in patch_size],
+        "spacing": list(spacing),
+        "normalization_schemes": list(schemes),
+        "use_mask_for_norm": [False] * len(schemes),
+    }
     for what, is_seg, order in (("data", False, 3), ("seg", True, 1), ("probabilities", False, 1)):
         plan[f"resampling_fn_{what}"] = "resample_data_or_seg_to_shape"
         plan[f"resampling_fn_{what}_kwargs"] = {

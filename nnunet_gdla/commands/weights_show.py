@@ -1,6 +1,8 @@
 """`nnunet-gdla weights show`: what is in a file."""
 
 import argparse
+import shlex
+import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,9 +16,11 @@ from nnunet_gdla.commands.findings import Finding
 from nnunet_gdla.commands.weights_compare import compare_with_plans, planned_arguments, recorded_arguments
 from nnunet_gdla.commands.weights_file import read_content
 from nnunet_gdla.commands.weights_kind import Contents, Kind, classify
+from nnunet_gdla.errors import UserError
 from nnunet_gdla.networks.encoder import build_encoder
 from nnunet_gdla.networks.released_layout import encoder_of_shapes, misfits, read_layout
 from nnunet_gdla.networks.weights import WEIGHTS_VARIABLE
+from nnunet_gdla.words import counted
 
 __all__ = ["describe", "run"]
 
@@ -30,26 +34,31 @@ _OPEN = {
 }
 _ARGUMENTS = ("decoder", "gate", "num_heads", "rope", "ffn", "local_mixing", "differential")
 
+_FAULTS = ("missing or of another shape", "unknown", "does not fit", "not finite")
+_UNKNOWN = "cannot be told"
+
 Line = tuple[str, str]
 
 
 def run(args: argparse.Namespace) -> int:
-    """Describe each file of `args.files`; return 0.
-
-    Raises:
-        UserError: If a file is damaged or none that can be read.
-    """
+    """Describe each file of `args.files`; return 0, or 1 where one is damaged or none that can be read."""
+    code = 0
     for number, name in enumerate(args.files):
         path = Path(name)
-        lines = list(describe(path))
         if number:
-            print()
+            print(flush=True)
+        try:
+            lines = list(describe(path))
+        except UserError as error:
+            print(f"nnunet-gdla weights: {error}", file=sys.stderr, flush=True)
+            code = 1
+            continue
         width = max(len(title) for title, _ in lines)
         for title, text in lines:
             print(f"{title + ':':<{width + 2}}{text}")
         for finding in _beside_plans(path):
             print(finding)
-    return 0
+    return code
 
 
 def describe(path: Path) -> Iterator[Line]:
@@ -61,19 +70,17 @@ def describe(path: Path) -> Iterator[Line]:
     contents = classify(read_content(path))
     yield "file", f"{path} ({_size(path.stat().st_size)})"
     yield "kind", str(contents.kind) + (f", {contents.note}" if contents.note else "")
-    if contents.tensors:
-        yield from _count(contents.tensors)
-    if contents.is_encoder:
-        yield from _encoder(contents)
-    elif contents.is_network:
-        yield from _network(contents)
+    lines = list(_count(contents.tensors)) if contents.tensors else []
+    if contents.is_encoder or contents.is_network:
+        lines += _encoder(contents) if contents.is_encoder else _network(contents)
     elif contents.kind is Kind.PLANS:
-        yield from _plans(contents.extras)
+        lines += _plans(contents.extras)
     elif contents.kind is Kind.DATASET:
-        yield from _dataset(contents.extras)
+        lines += _dataset(contents.extras)
+    yield from lines
     yield from _extras(contents)
-    advice = _advice(path, contents.kind)
-    if advice:
+    fits = not any((title in _FAULTS and text != "none") or text.startswith(_UNKNOWN) for title, text in lines)
+    if fits and (advice := _advice(path, contents)):
         yield "use", advice
 
 
@@ -84,7 +91,7 @@ def _count(tensors: Mapping[str, Tensor]) -> Iterator[Line]:
     yield "dtype", ", ".join(f"{name} ({count})" for name, count in types.most_common())
     bad = [name for name, tensor in tensors.items() if not bool(torch.isfinite(tensor).all())]
     named = f" ({', '.join(bad[:SHOWN])}{' ...' if len(bad) > SHOWN else ''})" if bad else ""
-    yield "not finite", f"{len(bad)} tensors{named}" if bad else "none"
+    yield "not finite", f"{counted(len(bad), 'tensor')}{named}" if bad else "none"
 
 
 def _encoder(contents: Contents) -> Iterator[Line]:
@@ -92,7 +99,7 @@ def _encoder(contents: Contents) -> Iterator[Line]:
     try:
         name = encoder_of_shapes(state)
     except ValueError as error:
-        yield "encoder", f"cannot be told: {error}"
+        yield "encoder", f"{_UNKNOWN}: {error}"
         return
     stem = state.get("patch_embed.proj.weight")
     channels = stem.shape[1] if stem is not None and stem.ndim == 4 else 3
@@ -105,9 +112,12 @@ def _encoder(contents: Contents) -> Iterator[Line]:
     head = contents.tensors.get("head.weight")
     if head is not None:
         yield "classes", f"{head.shape[0]} of a classifier, which is not used"
-    for what, keys in (("missing or of another shape", wrong), ("unknown", unknown)):
+    for what, keys in zip(_FAULTS, (wrong, unknown), strict=False):
         if keys:
-            yield what, f"{len(keys)} tensors ({', '.join(keys[:SHOWN])}{' ...' if len(keys) > SHOWN else ''})"
+            yield (
+                what,
+                f"{counted(len(keys), 'tensor')} ({', '.join(keys[:SHOWN])}{' ...' if len(keys) > SHOWN else ''})",
+            )
 
 
 def _network(contents: Contents) -> Iterator[Line]:
@@ -118,7 +128,7 @@ def _network(contents: Contents) -> Iterator[Line]:
         arguments = layout.arguments | {name: recorded[name] for name in layout.untold if name in recorded}
         faults = misfits(state, layout, {"decoder": "linear"} | layout.arguments)
     except ValueError as error:
-        yield "network", f"cannot be told: {error}"
+        yield "network", f"{_UNKNOWN}: {error}"
         return
     yield "encoder", arguments["encoder"]
     yield "input channels", str(layout.input_channels)
@@ -175,13 +185,16 @@ def _dataset(content: Mapping[str, Any]) -> Iterator[Line]:
     yield "labels", ", ".join(f"{name} {value}" for name, value in content["labels"].items())
 
 
-def _advice(path: Path, kind: Kind) -> str:
+def _advice(path: Path, contents: Contents) -> str:
+    kind = contents.kind
     if kind in (Kind.ENCODER_ORIGINAL, Kind.ENCODER_TIMM, Kind.ENCODER_FEATURES):
-        return f"export {WEIGHTS_VARIABLE}={path.absolute()}"
+        return f"export {WEIGHTS_VARIABLE}={shlex.quote(str(path.absolute()))}"
     if kind is Kind.RELEASED:
-        return f"nnunet-gdla weights convert {path} --out FOLDER"
+        choice = "" if "decoder" not in read_layout(contents.in_our_names()).untold else " --decoder self (or linear)"
+        return f"nnunet-gdla weights convert {shlex.quote(str(path))} --out FOLDER{choice}"
     if kind in (Kind.NNUNET_OURS, Kind.NNUNET_OTHER):
-        return f"-pretrained_weights {path} in nnUNetv2_train, or in its model folder by nnUNetv2_predict"
+        file = shlex.quote(str(path))
+        return f"-pretrained_weights {file} in nnUNetv2_train, or in its model folder by nnUNetv2_predict"
     return ""
 
 

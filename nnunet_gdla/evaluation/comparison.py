@@ -107,21 +107,27 @@ def write_comparison(
 
 
 def comparison_table(a: Results, lines: list[Line]) -> str:
-    """Return the comparison for the terminal."""
-    rows = [["metric", "class", "A", "B", "A - B [95 % CI]", "p", "p (Holm)", "better", "pairs"]]
+    """Return the comparison for the terminal: the metrics below each other, a row a class."""
+    rows = [["", "A", "B", "A - B [95 % CI]", "p", "p (Holm)", "better", "pairs"]]
+    metric = None
     for line in lines:
-        found = line.found
-        pairs = f"{found.n} ({found.undefined} left out)" if found.undefined else str(found.n)
-        title = metric_title(line.metric, a.unit, a.tolerance)
-        if not found.n:
-            rows.append([title, line.name, *["n/a"] * 5, "", pairs])
-            continue
-        digits = 4 if max(abs(found.mean_a), abs(found.mean_b)) < 10 else 2
-        interval = f" [{found.low:+.{digits}f}, {found.high:+.{digits}f}]" if found.n > 1 else ""
-        means = [f"{mean:.{digits}f}" for mean in (found.mean_a, found.mean_b)]
-        difference = f"{found.difference:+.{digits}f}{interval}"
-        rows.append([title, line.name, *means, difference, _p(found.p), _p(line.p_holm), line.better, pairs])
+        if line.metric != metric:
+            metric = line.metric
+            rows.append([metric_title(metric, a.unit, a.tolerance), *[""] * 7])
+        rows.append([f"  {line.name}", *_row(line)])
     return align(rows)
+
+
+def _row(line: Line) -> list[str]:
+    found = line.found
+    pairs = f"{found.n}, {found.undefined} left out" if found.undefined else str(found.n)
+    if not found.n:
+        return [*["n/a"] * 5, "", pairs]
+    digits = 4 if max(abs(found.mean_a), abs(found.mean_b)) < 10 else 2
+    interval = f" [{found.low:+.{digits}f}, {found.high:+.{digits}f}]" if found.n > 1 else ""
+    means = [f"{mean:.{digits}f}" for mean in (found.mean_a, found.mean_b)]
+    difference = f"{found.difference:+.{digits}f}{interval}"
+    return [*means, difference, _p(found.p), _p(line.p_holm), line.better, pairs]
 
 
 def _check_comparable(a: Results, b: Results) -> None:

@@ -1,7 +1,7 @@
 """The two ways in which the field counts: what a metric is where a mask is empty, and in which unit.
 
-Both conventions agree where both masks hold something, but for unit and percentile of the HD95. IoU and pixel accuracy
-are the same in both; ASSD and NSD differ in the unit only.
+Both conventions agree where both masks hold something, but for the unit of distances and the percentile of the HD95.
+IoU and pixel accuracy are the same in both; ASSD and NSD differ in the unit only.
 """
 
 from collections.abc import Callable
@@ -11,10 +11,11 @@ from nnunet_gdla.errors import UserError
 from nnunet_gdla.evaluation.overlap import Counts, dice, iou, pixel_accuracy
 from nnunet_gdla.evaluation.surface import SurfaceDistances, assd, hd95, hd95_pooled, nsd
 
-__all__ = ["CONVENTIONS", "METRICS", "Convention", "convention", "score"]
+__all__ = ["CONVENTIONS", "METRICS", "STANDARD", "Convention", "convention", "score"]
 
 METRICS = ("dice", "iou", "hd95", "assd", "nsd", "pixel_accuracy")
 
+STANDARD = "standard"
 _NAN = float("nan")
 
 
@@ -41,11 +42,16 @@ class Convention:
     rules: str
 
 
+_ASSD = (
+    "ASSD is the mean over all surface voxels of both masks pooled, not the mean of two directed means. NSD is the "
+    "share of these voxels that lie within the tolerance."
+)
+
 CONVENTIONS = {
     each.name: each
     for each in (
         Convention(
-            name="standard",
+            name=STANDARD,
             in_voxels=False,
             hd95=hd95,
             dice_without_truth=0.0,
@@ -54,7 +60,7 @@ CONVENTIONS = {
             rules="Dice and IoU are undefined where prediction and truth are both empty, HD95 and ASSD where either "
             "is, NSD where both are; undefined values are left out of means and counted. Distances in mm with the "
             "files' voxel sizes (in pixels where the files have none). HD95 is the greater of the two directed 95th "
-            "percentiles.",
+            "percentiles. " + _ASSD,
         ),
         # The published evaluation: its last branch, Dice 0 and HD95 0, also takes the cases in which both are empty.
         Convention(
@@ -65,9 +71,10 @@ CONVENTIONS = {
             dice_of_nothing=0.0,
             hd95_undefined=0.0,
             rules="A prediction without truth scores Dice 1 and HD95 0, truth without prediction Dice 0 and HD95 0, "
-            "neither Dice 0 and HD95 0: nothing is left out. Distances in voxels. HD95 is the 95th percentile of both "
-            "directions together. For comparison with published tables only. Where a mask is empty, the other metrics "
-            "are as in 'standard'.",
+            "neither Dice 0 and HD95 0: every case counts in the means of these two. IoU is undefined where both are "
+            "empty, ASSD where either is, NSD where both are, as in 'standard'; undefined values are left out of means "
+            "and counted. Distances in voxels. HD95 is the 95th percentile of the distances of both directions pooled. "
+            f"{_ASSD} For comparison with published tables only.",
         ),
     )
 }

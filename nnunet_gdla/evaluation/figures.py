@@ -13,6 +13,7 @@ from jaxtyping import Float
 from nnunet_gdla.evaluation.conventions import METRICS
 from nnunet_gdla.evaluation.files import replaced
 from nnunet_gdla.evaluation.results import Results
+from nnunet_gdla.words import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,7 +56,7 @@ def draw_boxes(results: Results, path: Path) -> None:
         for place, values in filled.items():
             axes.scatter(_spread(place, len(values)), values, s=8, color=_POINT, alpha=0.5, linewidths=0, zorder=3)
 
-    title = f"{len(results.cases)} cases, {results.convention} convention"
+    title = f"{counted(len(results.cases), 'case')}, {results.convention} convention"
     _draw(results, title, panel, path)
 
 

@@ -2,11 +2,11 @@
 
 import json
 import math
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from nnunet_gdla import files
 from nnunet_gdla.errors import UserError
 
 __all__ = ["make_folder", "read_json_object", "replaced", "write_json"]
@@ -30,14 +30,10 @@ def replaced(path: Path, write: Callable[[Path], object]) -> None:
     Raises:
         UserError: If it cannot be written.
     """
-    unfinished = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
     try:
-        write(unfinished)
-        unfinished.replace(path)
+        files.replaced(path, write)
     except OSError as error:
         raise UserError(f"{path} cannot be written ({error.strerror}); give another folder with --out") from error
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 def write_json(path: Path, tree: Mapping[str, Any]) -> None:

@@ -1,5 +1,6 @@
 """What an evaluation leaves: metrics.csv, summary.json, boxplot.png, and a table for the terminal."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from nnunet_gdla.evaluation.statistics import Summary, summarise
 __all__ = ["FIGURE_FILE", "Summaries", "align", "metric_title", "summarise_results", "summary_table", "write_report"]
 
 FIGURE_FILE = "boxplot.png"
+_WIDTH = 120
 Summaries = dict[str, dict[str, Summary]]
 
 _TITLES = {"dice": "Dice", "iou": "IoU", "hd95": "HD95", "assd": "ASSD", "nsd": "NSD", "pixel_accuracy": "accuracy"}
@@ -67,18 +69,37 @@ def write_report(results: Results, summaries: Summaries, folder: Path, *, draws:
 
 
 def summary_table(results: Results, summaries: Summaries) -> str:
-    """Return the means and their intervals as a table; with a single class its row is the mean over classes too."""
+    """Return the means and their intervals; with a single class its row is the mean over classes too.
+
+    Where all metrics side by side would be wider than a terminal, there are two tables or more below each other.
+    """
     names = results.classes if len(results.classes) == 1 else (*results.classes, MEAN)
     header = ["class", *(metric_title(metric, results.unit, results.tolerance) for metric in METRICS)]
-    return align([header, *([name, *(_cell(summaries[name][metric]) for metric in METRICS)] for name in names)])
+    rows = [header, *([name, *(_cell(summaries[name][metric]) for metric in METRICS)] for name in names)]
+    return "\n\n".join(align(part) for part in _narrowed(rows))
 
 
 def align(rows: list[list[str]]) -> str:
     """Set the cells of a table under each other, two spaces apart."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    widths = _widths(rows)
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
     )
+
+
+def _narrowed(rows: list[list[str]]) -> list[list[list[str]]]:
+    """Divide a table into as few as fit the width, evenly; the first column stands in each."""
+    first, *others = _widths(rows)
+    for parts in range(1, len(others) + 1):
+        size = math.ceil(len(others) / parts)
+        starts = range(0, len(others), size)
+        if all(first + sum(2 + width for width in others[start : start + size]) <= _WIDTH for start in starts):
+            break
+    return [[[row[0], *row[1 + start : 1 + start + size]] for row in rows] for start in starts]
+
+
+def _widths(rows: list[list[str]]) -> list[int]:
+    return [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
 
 
 def _cell(summary: Summary) -> str:

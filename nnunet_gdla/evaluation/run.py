@@ -2,11 +2,10 @@
 
 import math
 import os
-import signal
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +18,8 @@ from nnunet_gdla.evaluation.conventions import METRICS, convention, score
 from nnunet_gdla.evaluation.masks import list_masks
 from nnunet_gdla.evaluation.overlap import Counts
 from nnunet_gdla.evaluation.results import Results
+from nnunet_gdla.processes import ctrl_c_held_back, ignore_ctrl_c
+from nnunet_gdla.words import counted
 
 __all__ = ["default_processes", "evaluate_folders"]
 
@@ -76,17 +77,19 @@ def _measure(jobs: Sequence[CaseJob], processes: int) -> Iterator[CaseScores]:
     if min(processes, len(jobs)) <= 1:
         yield from map(evaluate_case, jobs)
         return
-    pool = ProcessPoolExecutor(min(processes, len(jobs)), get_context("spawn"), initializer=_leave_ctrl_c_to_parent)
+    pool = ProcessPoolExecutor(min(processes, len(jobs)), get_context("spawn"), initializer=ignore_ctrl_c)
     try:
-        yield from pool.map(evaluate_case, jobs)
+        with ctrl_c_held_back():
+            scores = pool.map(evaluate_case, jobs)  # hands all jobs over, and starts the processes with them
+        yield from scores
     except BrokenProcessPool as error:
         raise UserError("a process was ended from outside, most likely for lack of memory; use -np 1") from error
+    except (KeyboardInterrupt, GeneratorExit):  # the latter where the progress bar was stopped
+        for process in active_children():  # or the cases that they are at would be waited for
+            process.terminate()
+        raise
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-def _leave_ctrl_c_to_parent() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _put_together(
@@ -132,7 +135,7 @@ def _found_classes(scores: Sequence[CaseScores]) -> list[str]:
 
 def _mixed_units(scores: Sequence[CaseScores], unit: str) -> tuple[str, ...]:
     without = [case.name for case in scores if not case.has_spacing] if unit == "mm" else []
-    return (f"{len(without)} cases have no voxel size ({without[0]} ...); they count as 1 mm",) if without else ()
+    return (f"no voxel size in {counted(len(without), 'case')} ({without[0]} ...): 1 mm taken",) if without else ()
 
 
 def _of_class(case: CaseScores, name: str, rules: str, tolerance: int | float) -> ClassScores:

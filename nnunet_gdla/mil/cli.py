@@ -37,18 +37,25 @@ class Command(NamedTuple):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand and return its exit code: 0 good, 1 something to mend, 2 wrong usage, 130 Ctrl-C."""
-    args = _parser().parse_args(argv)
-    if any(_missing(name) for name in _NEEDED):
-        print(EXTRA, file=sys.stderr)
-        return 2
+    name = "nnunet-gdla-mil"
     try:
+        args = _parser().parse_args(argv)
+        name += f" {args.command}"
+        if any(_missing(name) for name in _NEEDED):
+            print(EXTRA, file=sys.stderr)
+            return 2
         module = importlib.import_module(f"nnunet_gdla.mil.commands.{args.command}")
         code: int = module.run(args)
     except (UserError, TrainingStopped) as error:
-        print(f"nnunet-gdla-mil {args.command}: {error}", file=sys.stderr)
+        print(f"{name}: {error}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        print(f"\nnnunet-gdla-mil {args.command}: stopped", file=sys.stderr)
+    except OSError as error:
+        if error.filename is None or isinstance(error, ConnectionError):
+            raise  # no file that the user could look at
+        print(f"{name}: {error.filename}: {error.strerror}; look at the path and its permissions", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt as error:
+        print(f"\n{name}: {'; '.join(['stopped', *map(str, error.args)])}", file=sys.stderr)
         return 130
     return code
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from nnunet_gdla.networks.decoder import DEFAULT_ROPE
+from nnunet_gdla.networks.misfits import state_misfits
 from nnunet_gdla.networks.pvt_gdla import PVTGDLA
 
 __all__ = ["Layout", "encoder_of_shapes", "misfits", "read_layout", "with_choices"]
@@ -23,7 +24,6 @@ ENCODER_SHAPES: dict[tuple[tuple[int, ...], tuple[int, ...]], str] = {
     ((64, 128, 320, 512), (3, 6, 40, 3)): "pvt_v2_b5",
 }
 HEADS_AT_STRIDES = (2, 1, 0)  # blocks of the decoder from stride 4 to 16
-SHOWN = 3
 
 
 @dataclass(frozen=True)
@@ -113,24 +113,14 @@ def misfits(state: Mapping[str, Tensor], layout: Layout, arguments: Mapping[str,
     """Compare tensors with those of the network that the arguments make.
 
     Returns:
-        One entry per kind of fault, with the count and the first three names; empty if all tensors fit.
+        What `state_misfits` returns.
 
     Raises:
         ValueError: If `PVTGDLA` refuses the arguments.
     """
     with torch.device("meta"):
         own = PVTGDLA(layout.input_channels, layout.num_classes, **arguments).state_dict()
-    faults = {
-        "missing": [name for name in own if name not in state],
-        "unknown": [name for name in state if name not in own],
-        "of another shape": [name for name in own if name in state and own[name].shape != state[name].shape],
-        "not finite": [name for name, tensor in state.items() if not bool(torch.isfinite(tensor).all())],
-    }
-    return [
-        f"{len(names)} {fault} ({', '.join(names[:SHOWN])}{' ...' if len(names) > SHOWN else ''})"
-        for fault, names in faults.items()
-        if names
-    ]
+    return state_misfits(state, own)
 
 
 def encoder_of_shapes(state: Mapping[str, Tensor]) -> str:

@@ -12,8 +12,10 @@ import safetensors.torch
 import timm
 import torch
 from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
-from torch import Tensor, nn
+from torch import Tensor
 
+from nnunet_gdla.networks.file_kind import foreign_file
+from nnunet_gdla.networks.misfits import state_misfits
 from nnunet_gdla.networks.pvt_gdla import PVTGDLA
 from nnunet_gdla.networks.released import (
     adapt_first_convolution,
@@ -36,13 +38,13 @@ _FIRST_CONVOLUTION = "patch_embed.proj.weight"
 _WRAPPERS = ("model_state_dict", "state_dict", "model", "network_weights")
 
 
-def encoder_weights_advice(encoder: str) -> str:
-    """One sentence for whoever has no file: its name, where it goes, and the switch to do without."""
+def encoder_weights_advice(encoder: str, reason: str = "") -> str:
+    """One sentence for whoever has no file: its name, why it cannot be had, where it goes, how to do without."""
     repository = _hub_repository(encoder)
     folder = Path(huggingface_hub.constants.HF_HUB_CACHE) / f"models--{repository.replace('/', '--')}"
     return (
         f"the ImageNet weights of {encoder} ({_FILE_NAMES[0]} of https://huggingface.co/{repository}) are not in the "
-        f"cache {folder} and could not be fetched; download that file elsewhere and set "
+        f"cache {folder} and could not be fetched{reason and f' ({reason})'}; download that file elsewhere and set "
         f"{WEIGHTS_VARIABLE}=/path/to/{_FILE_NAMES[0]}, or set {WEIGHTS_VARIABLE}=none to train from scratch"
     )
 
@@ -62,31 +64,44 @@ def find_encoder_weights(
     """
     if source != "imagenet":
         return Path(source) if Path(source).is_file() else None
+    if fetch:
+        try:
+            return fetch_encoder_weights(encoder)
+        except FileNotFoundError:
+            return None
+    return _cached(_hub_repository(encoder))
+
+
+def fetch_encoder_weights(encoder: str) -> Path:
+    """The encoder's file from the hub's cache, downloaded into it where it is not there yet.
+
+    Raises:
+        FileNotFoundError: If it cannot be had; the message has the reason, and says how to go on.
+    """
     repository = _hub_repository(encoder)
-    cached = (_from_hub(repository, name, local_files_only=True) for name in _FILE_NAMES)
-    here = next((path for path in cached if path is not None), None)
-    return _fetch(repository) if here is None and fetch else here
-
-
-def _fetch(repository: str) -> Path | None:
-    """Download the first file that the hub has; None without network."""
+    reason = "the hub does not have it"
+    if (here := _cached(repository)) is not None:
+        return here
     for name in _FILE_NAMES:
         try:
             # Asks once, while a download asks for half a minute whether there is a network.
             huggingface_hub.get_hf_file_metadata(huggingface_hub.hf_hub_url(repository, name), timeout=10)
+            return Path(huggingface_hub.hf_hub_download(repository, name))
         except EntryNotFoundError:
             continue
-        except Exception:  # noqa: BLE001 - the hub's versions bring three HTTP libraries, whose errors share no base
-            return None
-        return _from_hub(repository, name, local_files_only=False)
+        except Exception as error:  # noqa: BLE001 - the hub's versions bring three HTTP libraries, without common base
+            reason = " ".join(str(error).split()) or type(error).__name__
+            break
+    raise FileNotFoundError(encoder_weights_advice(encoder, reason))
+
+
+def _cached(repository: str) -> Path | None:
+    for name in _FILE_NAMES:
+        try:
+            return Path(huggingface_hub.hf_hub_download(repository, name, local_files_only=True))
+        except (HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled, OSError):
+            continue  # not in the cache: the caller says what to do
     return None
-
-
-def _from_hub(repository: str, name: str, *, local_files_only: bool) -> Path | None:
-    try:
-        return Path(huggingface_hub.hf_hub_download(repository, name, local_files_only=local_files_only))
-    except (HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled, OSError):
-        return None  # not in the cache, or the connection broke: the caller says what to do
 
 
 def load_encoder_weights(network: PVTGDLA, source: str | os.PathLike[str] | None) -> str:
@@ -117,7 +132,12 @@ def load_encoder_weights(network: PVTGDLA, source: str | os.PathLike[str] | None
     state = _encoder_state(_read_tensors(path))
     encoder = network.encoder
     note = _adapt_stem(state, network.input_channels)
-    _refuse_misfits(state, encoder, path, network.encoder_name)
+    own = encoder.state_dict()
+    if faults := state_misfits(state, own):
+        raise ValueError(
+            f"{path} does not fit {network.encoder_name} ({len(own)} tensors): {'; '.join(faults)}; nothing was "
+            f"loaded, use a PVTv2 file of that size"
+        )
     encoder.load_state_dict(state)
     return f"encoder: loaded all {len(state)} tensors of {network.encoder_name} from {path}{note}"
 
@@ -136,6 +156,9 @@ def _read_tensors(path: Path) -> Mapping[str, Any]:
             else torch.load(path, map_location="cpu", weights_only=True)
         )
     except Exception as error:
+        kind = foreign_file(path)
+        if kind is not None:
+            raise ValueError(f"{path} is {kind}, no weights; save a state_dict() with torch.save") from error
         if isinstance(error, pickle.UnpicklingError) and zipfile.is_zipfile(path):
             raise ValueError(
                 f"{path} holds more than tensors (torch.load with weights_only=True refuses it); "
@@ -166,19 +189,3 @@ def _adapt_stem(state: dict[str, Tensor], input_channels: int) -> str:
     state[_FIRST_CONVOLUTION] = adapt_first_convolution(weight, input_channels)
     how = "the three filters summed" if input_channels == 1 else "filters repeated and scaled by 3/channels"
     return f"; first convolution fitted from 3 to {input_channels} input channels ({how})"
-
-
-def _refuse_misfits(state: Mapping[str, Tensor], encoder: nn.Module, path: Path, name: str) -> None:
-    own = encoder.state_dict()
-    faults = {
-        "missing": [key for key in own if key not in state],
-        "unknown": [key for key in state if key not in own],
-        "of another shape": [key for key in own if key in state and own[key].shape != state[key].shape],
-        "not finite": [key for key, value in state.items() if not bool(torch.isfinite(value).all())],
-    }
-    found = [f"{len(keys)} {fault} ({', '.join(keys[:3])})" for fault, keys in faults.items() if keys]
-    if found:
-        raise ValueError(
-            f"{path} does not fit {name} ({len(own)} tensors): {'; '.join(found)}; nothing was loaded, "
-            f"use a PVTv2 file of that size"
-        )

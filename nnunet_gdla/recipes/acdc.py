@@ -15,6 +15,7 @@ from nnunet_gdla.recipes.layout import (
     unknown_layout,
 )
 from nnunet_gdla.recipes.volumes import copy_volume, write_labels
+from nnunet_gdla.words import counted
 
 __all__ = ["find", "write"]
 
@@ -83,12 +84,12 @@ def _notes(cases: list[Case]) -> list[str]:
     for case in cases:
         frames[case.group].append(case)
     odd = sorted(patient for patient, own in frames.items() if len(own) != 2)
-    notes = [f"{len(frames)} patients; all frames of a patient stay together in a split"]
+    notes = [f"{counted(len(frames), 'patient')}; all frames of a patient stay together in a split"]
     if odd:
-        notes.append(f"{len(odd)} patients without exactly two labelled frames: {', '.join(odd)}")
+        notes.append(f"{counted(len(odd), 'patient')} without exactly two labelled frames: {', '.join(odd)}")
     outside = sorted({case.group for case in cases if case.pool})
     if outside:
-        notes.append(f"{len(outside)} patients in the folder testing stand outside the paper's split")
+        notes.append(f"outside the paper's split: {counted(len(outside), 'patient')} in the folder testing")
     return notes
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from nnunet_gdla.recipes.images import copies, write_grey_case
 from nnunet_gdla.recipes.layout import Case, Found, Options, Skipped, list_files, locate, sort_out, unknown_layout
+from nnunet_gdla.words import counted
 
 __all__ = ["find"]
 
@@ -87,12 +88,14 @@ def _notes(cases: list[Case]) -> list[str]:
     several = sum(len(case.sources) > 2 for case in cases)
     twins = [case.name for case in cases if case.group != case.sources[0].stem]
     notes = [
-        f"{counts}; {several} images with several masks",
+        f"{counts}; {counted(several, 'image')} with several masks",
         "written as grey png: ultrasound is grey, and all cases need the same channels",
         "the release does not say which images are of one patient: a split can tear a patient apart",
     ]
     if twins:
-        notes.append(f"{len(twins)} images are byte-equal to another and stay with it in a split: {', '.join(twins)}")
+        notes.append(
+            f"{counted(len(twins), 'image')} byte-equal to another, kept with it in a split: {', '.join(twins)}"
+        )
     return notes
 
 

@@ -1,24 +1,11 @@
-"""Writing files so that an interrupted command leaves the old file, the new one, or none, never half of it."""
+"""Text and JSON, written in one step."""
 
 import json
-import os
-from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["UNFINISHED", "replaced", "write_json", "write_text"]
+from nnunet_gdla.files import replaced
 
-UNFINISHED = ".unfinished-"
-
-
-def replaced(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` fill a neighbour of `path` with the same ending, then put it in place at once."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f"{UNFINISHED}{os.getpid()}-{path.name}")
-    try:
-        write(unfinished)
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+__all__ = ["write_json", "write_text"]
 
 
 def write_text(path: Path, text: str) -> None:

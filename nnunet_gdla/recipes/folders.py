@@ -1,5 +1,6 @@
 """Where datasets lie, and where nnU-Net reads their splits."""
 
+import itertools
 import json
 import os
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.recipes.files import write_json
 
-__all__ = ["dataset_folder", "place_splits", "preprocessed_folder", "raw_folder"]
+__all__ = ["dataset_folder", "outdated", "place_splits", "preprocessed_folder", "raw_folder", "read_splits"]
 
 
 def raw_folder(out: Path | None) -> Path:
@@ -44,10 +45,20 @@ def dataset_folder(raw: Path, dataset_id: int, name: str) -> Path:
     return raw / name
 
 
-def place_splits(dataset: Path) -> str:
+def read_splits(dataset: Path) -> str | None:
+    """Return the splits of a raw dataset as text, None where it has none: what an earlier conversion placed."""
+    path = dataset / "splits_final.json"
+    return path.read_text(encoding="utf-8") if path.is_file() else None
+
+
+def place_splits(dataset: Path, placed: str | None = None) -> str:
     """Copy the splits of a raw dataset to where nnU-Net reads them, and say what was done.
 
-    A different file that is there already is kept under another name.
+    A different file that is there already is kept under a new name, unless it is our own.
+
+    Args:
+        dataset: The raw dataset.
+        placed: Splits that an earlier conversion has put there, as `read_splits` gives them before the next one.
     """
     source = dataset / "splits_final.json"
     preprocessed = preprocessed_folder()
@@ -62,9 +73,35 @@ def place_splits(dataset: Path) -> str:
         old = target.read_text(encoding="utf-8")
         if old == source.read_text(encoding="utf-8"):
             return f"splits: {target} (unchanged)"
-        kept = target.with_name("splits_final.before_convert.json")
+        if old == placed:
+            write_json(target, content)
+            return f"splits: {target} (those of the earlier conversion were there)"
+        kept = _free_name(target)
         target.replace(kept)
         write_json(target, content)
         return f"splits: {target} (another one was there, now {kept.name})"
     write_json(target, content)
     return f"splits: {target}"
+
+
+def outdated(dataset: Path, converted: Path) -> list[str]:
+    """Names of what nnU-Net has made of an earlier dataset of that name: the fingerprint and preprocessed data.
+
+    Args:
+        dataset: The raw dataset.
+        converted: A file that was written with its images.
+    """
+    preprocessed = preprocessed_folder()
+    folder = preprocessed / dataset.name if preprocessed is not None else None
+    if folder is None or not folder.is_dir():
+        return []
+    made = converted.stat().st_mtime_ns
+    data = [next(each.glob("*.pkl"), None) for each in sorted(folder.iterdir()) if each.is_dir()]
+    files = [folder / "dataset_fingerprint.json", *(file for file in data if file is not None)]
+    old = [file for file in files if file.is_file() and file.stat().st_mtime_ns < made]
+    return [file.name if file.parent == folder else file.parent.name for file in old]
+
+
+def _free_name(target: Path) -> Path:
+    names = ("splits_final.before_convert" + (f"_{number}" if number > 1 else "") for number in itertools.count(1))
+    return next(path for name in names if not (path := target.with_name(f"{name}.json")).exists())

@@ -8,6 +8,7 @@ from pathlib import Path
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.recipes.images import write_colour_case
 from nnunet_gdla.recipes.layout import Case, Found, Options, Skipped, list_files, sort_out, unknown_layout
+from nnunet_gdla.words import counted
 
 __all__ = ["find"]
 
@@ -83,7 +84,9 @@ def _notes(cases: list[Case], tables: list[Path], lesions: dict[str, str]) -> li
     if not tables:
         return ["no HAM10000_metadata.csv: photographs of one lesion may land on both sides of a split"]
     unknown = [case.name for case in cases if case.name not in lesions]
-    notes = [f"{len({case.group for case in cases})} lesions by {tables[0].name}, kept together in a split"]
+    notes = [f"{counted(len({case.group for case in cases}), 'lesion')} by {tables[0].name}, kept together in a split"]
     if unknown:
-        notes.append(f"{len(unknown)} images are not in {tables[0].name}, each its own lesion: {', '.join(unknown)}")
+        notes.append(
+            f"{counted(len(unknown), 'image')} not in {tables[0].name}, each its own lesion: {', '.join(unknown)}"
+        )
     return notes

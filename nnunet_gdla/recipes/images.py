@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image, UnidentifiedImageError
 
-from nnunet_gdla.recipes.files import replaced
+from nnunet_gdla.files import replaced
 from nnunet_gdla.recipes.layout import Case, CaseProblem, Record, Target
 
 __all__ = ["copies", "read_colour", "read_grey", "read_mask", "write_colour_case", "write_grey_case", "write_png"]

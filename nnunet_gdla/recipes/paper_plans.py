@@ -69,6 +69,7 @@ def paper_plans(plans: dict[str, Any], recipe: Recipe, channels: list[str]) -> d
                 "std": _HU_HIGH - _HU_LOW,
             }
     made["plans_name"] = PAPER_PLANS
+    made["experiment_planner_used"] = "nnunet-gdla recipe"  # by which `nnunet-gdla plan` knows not to replace them
     made["configurations"] = {"2d": plan}
     return made
 

@@ -1,7 +1,6 @@
 """One function over many items in several processes, with a progress bar."""
 
 import multiprocessing
-import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -10,6 +9,7 @@ from typing import TypeVar
 from tqdm import tqdm
 
 from nnunet_gdla.errors import UserError
+from nnunet_gdla.processes import ctrl_c_held_back, ignore_ctrl_c
 from nnunet_gdla.recipes.layout import CaseProblem
 
 __all__ = ["each"]
@@ -56,10 +56,11 @@ def _there(
     function: Callable[[_Item], _Result], items: Sequence[_Item], processes: int
 ) -> Iterator[tuple[_Item, _Result | CaseProblem]]:
     pool = ProcessPoolExecutor(
-        min(processes, max(1, len(items))), multiprocessing.get_context("spawn"), initializer=_leave_ctrl_c_to_parent
+        min(processes, max(1, len(items))), multiprocessing.get_context("spawn"), initializer=ignore_ctrl_c
     )
     try:
-        futures = {pool.submit(_guarded, function, item): item for item in items}
+        with ctrl_c_held_back():
+            futures = {pool.submit(_guarded, function, item): item for item in items}
         for future in as_completed(futures):
             yield futures[future], future.result()
     except BrokenProcessPool as error:
@@ -76,7 +77,3 @@ def _guarded(function: Callable[[_Item], _Result], item: _Item) -> _Result | Cas
         return function(item)
     except CaseProblem as problem:
         return problem
-
-
-def _leave_ctrl_c_to_parent() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from nnunet_gdla.recipes.images import copies, write_colour_case
 from nnunet_gdla.recipes.layout import Case, Found, Options, Skipped, list_files, sort_out, unknown_layout
+from nnunet_gdla.words import counted
 
 __all__ = ["find"]
 
@@ -42,7 +43,7 @@ def find(source: Path, options: Options) -> Found:
     found.skipped = skipped + [skip for skip in rest if skip.name not in told]
     twins = [case.name for case in cases if case.group != case.name]
     if twins:
-        found.notes.append(f"{len(twins)} images are byte-equal to another and stay with it: {', '.join(twins)}")
+        found.notes.append(f"{counted(len(twins), 'image')} byte-equal to another, kept with it: {', '.join(twins)}")
     return found
 
 

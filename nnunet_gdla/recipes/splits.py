@@ -14,6 +14,7 @@ from pathlib import Path
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.recipes.catalogue import SEED, Recipe
 from nnunet_gdla.recipes.layout import Case
+from nnunet_gdla.words import counted
 
 __all__ = ["Fold", "Split", "audit", "paper_split", "read_split", "without"]
 
@@ -108,7 +109,7 @@ def read_split(path: Path, cases: Sequence[Case]) -> Split:
     missing = sorted({name for name in listed if not _look_up(name, known)})
     if missing:
         raise UserError(
-            f"{path} names {len(missing)} cases that are not there: {_some(missing)}; cases are called like "
+            f"{path} names {counted(len(missing), 'case')} not there: {_some(missing)}; cases are called like "
             f"{_some(case.name for case in cases[:2])}"
         )
 
@@ -187,14 +188,18 @@ def _is_fold(fold: object, keys: tuple[str, ...]) -> bool:
 
 
 def _parse_csv(path: Path, text: str) -> tuple[list[tuple[list[str], list[str]]], list[str]]:
-    table = csv.DictReader(text.splitlines())
-    if not {"case", "part"} <= set(table.fieldnames or ()):
-        raise UserError(f"{path} needs the columns case and part, it has {', '.join(table.fieldnames or ['none'])}")
+    """Read the columns case and part in any order and case, with the separators that spreadsheets write."""
+    first, *rest = text.splitlines() or [""]
+    separator = next((mark for mark in (";", "\t") if mark in first), ",")
+    columns = [name.strip().lower() for name in next(csv.reader([first], delimiter=separator), [])]
+    if not {"case", "part"} <= set(columns):
+        raise UserError(f"{path} needs the columns case and part, it has {', '.join(columns) or 'none'}")
     parts: dict[str, list[str]] = {part: [] for part in _PARTS}
-    for line, row in enumerate(table, start=2):
-        if row["part"] not in parts:
-            raise UserError(f"line {line} of {path} has the part {row['part']!r}; parts are {', '.join(_PARTS)}")
-        parts[row["part"]].append(row["case"])
+    for line, row in enumerate(csv.DictReader(rest, columns, delimiter=separator, restval=""), start=2):
+        case, part = row["case"].strip(), row["part"].strip().lower()
+        if part not in parts or not case:
+            raise UserError(f"line {line} of {path} has {case!r} in {part!r}; parts are {', '.join(_PARTS)}")
+        parts[part].append(case)
     return [(parts["train"], parts["val"])], parts["test"]
 
 
@@ -210,7 +215,7 @@ def _look_up(name: str, known: dict[str, set[str]]) -> set[str]:
 def _refuse_overlap(path: Path, one: str, first: tuple[str, ...], other: str, second: tuple[str, ...]) -> None:
     both = sorted(set(first) & set(second))
     if both:
-        raise UserError(f"{path} has {len(both)} cases in {one} and in {other}: {_some(both)}")
+        raise UserError(f"{path} has {counted(len(both), 'case')} in {one} and in {other}: {_some(both)}")
 
 
 def _some(names: Iterable[str]) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from nnunet_gdla.recipes.catalogue import Recipe
 from nnunet_gdla.recipes.conversion import Result
 from nnunet_gdla.recipes.layout import Found, Record, Skipped
+from nnunet_gdla.words import counted
 
 __all__ = ["found_lines", "result_lines", "skipped_lines"]
 
@@ -15,7 +16,7 @@ _NAMED = 20
 def found_lines(found: Found, recipe: Recipe) -> Iterator[str]:
     """Say what there is."""
     pairs = sum(not case.pool for case in found.cases)
-    yield f"{found.files} files, {len(found.cases)} images with labels"
+    yield f"{counted(found.files, 'file')}, {counted(len(found.cases), 'image')} with labels"
     if pairs != recipe.cases:
         yield f"NOTE: the whole release of {recipe.title} has {recipe.cases}, this copy {pairs}"
     yield from found.notes
@@ -24,7 +25,7 @@ def found_lines(found: Found, recipe: Recipe) -> Iterator[str]:
 def result_lines(result: Result, found: Found) -> Iterator[str]:
     """Say what was written: parts, sizes, spacing, voxels of each label, remarks on files."""
     if result.kept:
-        yield f"{result.kept} cases were there from an earlier run and were kept"
+        yield f"{counted(result.kept, 'case')} of an earlier run kept"
     yield from _split_lines(result)
     records = list(result.records.values())
     yield _sizes(records)
@@ -37,9 +38,9 @@ def result_lines(result: Result, found: Found) -> Iterator[str]:
         voxels.update(record.voxels)
         cases.update(label for label, count in record.voxels.items() if count)
     for name, label in found.labels.items():
-        yield f"label {label} {name}: {voxels[label]} voxels in {cases[label]} cases"
+        yield f"label {label} {name}: {counted(voxels[label], 'voxel')} in {counted(cases[label], 'case')}"
     for remark, count in sorted(Counter(remark for record in records for remark in record.remarks).items()):
-        yield f"{count} cases: {remark}"
+        yield f"{counted(count, 'case')}: {remark}"
 
 
 def skipped_lines(skipped: Sequence[Skipped], *, everything: bool = False) -> Iterator[str]:
@@ -59,13 +60,13 @@ def _split_lines(result: Result) -> Iterator[str]:
     split = result.split
     yield f"split: {split.title}"
     for number, fold in enumerate(split.folds):
-        words = f"fold {number}: {len(fold.train)} training, {len(fold.val)} validation cases"
+        words = f"fold {number}: {len(fold.train)} training, {counted(len(fold.val), 'validation case')}"
         if not fold.val:
             words += (
                 " (nnU-Net needs some: the training cases stand in, so its validation says nothing of new patients)"
             )
         yield words
-    yield f"test (imagesTs, labelsTs): {len(split.test)} cases"
+    yield f"test (imagesTs, labelsTs): {counted(len(split.test), 'case')}"
 
 
 def _sizes(records: Iterable[Record]) -> str:

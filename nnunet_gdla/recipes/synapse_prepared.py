@@ -16,6 +16,7 @@ from nnunet_gdla.errors import UserError
 from nnunet_gdla.recipes.layout import Case, CaseProblem, Found, Record, Skipped, Target, sort_out
 from nnunet_gdla.recipes.synapse_labels import LABELS, ORDERS
 from nnunet_gdla.recipes.volumes import count_labels, renumber, save_volume, whole_numbers
+from nnunet_gdla.words import counted
 
 __all__ = ["find_prepared", "prepared_counts", "write_prepared"]
 
@@ -60,7 +61,8 @@ def find_prepared(folders: list[Path], files: list[Path], source: Path) -> Found
     found = Found(cases, write_prepared, {"0": "noNorm"}, LABELS, ".nii.gz", len(files), skipped)
     found.skipped += sort_out(files, used, source, lambda _name: None)
     found.notes = [
-        f"{len(slices)} cases as slices, stacked in the order of their numbers; {len(volumes)} volumes",
+        f"{counted(len(slices), 'case')} as slices, stacked in the order of their numbers; "
+        f"{counted(len(volumes), 'volume')}",
         "prepared copies are clipped and scaled to 0..1 already, and stay so (channel noNorm)",
         "prepared copies have no spacing: written as 1 mm, so distances in mm are voxels",
     ]

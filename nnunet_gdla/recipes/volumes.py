@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Integer, UInt8
 from nibabel.filebasedimages import ImageFileError
 
-from nnunet_gdla.recipes.files import replaced
+from nnunet_gdla.files import replaced
 from nnunet_gdla.recipes.layout import CaseProblem, Record
 
 __all__ = [

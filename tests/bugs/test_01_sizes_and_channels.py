@@ -7,25 +7,9 @@ import pytest
 import torch
 
 from nnunet_gdla.networks import PVTGDLA
+from tests.bugs.sizes import SIZES
 from tests.networks.builders import DECODERS, small_network
 
-SIZES = [
-    (224, 224),
-    (96, 160),
-    (97, 131),
-    (255, 257),
-    (20, 30),
-    (33, 31),
-    (32, 32),
-    (31, 65),
-    (8, 300),
-    (300, 8),
-    (7, 7),
-    (3, 5),
-    (1, 1),
-    (64, 33),
-    (190, 47),
-]
 FEW_SIZES = [(64, 96), (97, 131), (20, 30)]
 
 

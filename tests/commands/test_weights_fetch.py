@@ -64,7 +64,7 @@ def test_without_network_it_is_one_sentence(cache: Path, monkeypatch: pytest.Mon
     message = str(caught.value)
     assert caught.value.code == message  # exit code 1 where nobody catches it
     assert "\n" not in message
-    for part in ("pvt_v2_b0", "model.safetensors", str(cache), f"{WEIGHTS_VARIABLE}=none"):
+    for part in ("pvt_v2_b0", "no network", "model.safetensors", str(cache), f"{WEIGHTS_VARIABLE}=none"):
         assert part in message
     assert set(asked) <= {"huggingface.co"}
     assert not (tmp_path / "to").exists()

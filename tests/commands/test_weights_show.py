@@ -1,8 +1,11 @@
 """What a file is said to be, for each kind of file; damaged ones get one sentence."""
 
 import argparse
+import gzip
 import json
+import pickle
 import re
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,7 @@ from nnunet_gdla.commands import arguments_weights
 from nnunet_gdla.commands.weights_show import describe
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.networks import PVTGDLA
+from nnunet_gdla.networks.weights import load_encoder_weights
 from tests.commands.weights_cases import BAD_CHECKPOINTS, released, run_weights
 from tests.golden_files import golden_json
 from tests.networks.encoder_files import GOOD_FILES, encoder_state, features_name
@@ -62,7 +66,7 @@ def test_safetensors_and_other_types(tmp_path: Path) -> None:
     lines = shown(path)
     assert lines["encoder"] == "pvt_v2_b1, complete"
     assert lines["dtype"] == f"float16 ({len(state)})"
-    assert lines["not finite"] == "1 tensors (stages_0.norm.bias)"
+    assert lines["not finite"] == "1 tensor (stages_0.norm.bias)"
     del state["stages_0.norm.weight"], state["stages_1.blocks.0.norm1.bias"]
     safetensors.torch.save_file(state, path)
     assert "stages_0.norm.weight is missing" in shown(path)["encoder"]
@@ -80,6 +84,66 @@ def test_released_networks(decoder: str, named: str, tmp_path: Path) -> None:
         assert lines["heads"] == "1, 2, 5 at strides 4, 8, 16"
     assert "weights convert" in lines["use"]
     assert "does not fit" not in lines
+
+
+@pytest.mark.parametrize("fault", ["missing", "shape", "not finite"])
+def test_what_does_not_fit_gets_no_advice(fault: str, tmp_path: Path) -> None:
+    for state, key in ((released(1, 3), "de1.norm1.weight"), (dict(encoder_state()), "norm1.weight")):
+        key = next(name for name in state if name.endswith(key))
+        assert "use" in shown(saved(tmp_path / "whole.pth", state))
+        if fault == "missing":
+            del state[key]
+        else:
+            state[key] = torch.zeros(3, 3) if fault == "shape" else torch.full_like(state[key], torch.nan)
+        assert "use" not in shown(saved(tmp_path / "faulty.pth", state))
+
+
+def test_the_advice_names_the_decoder_that_has_to_be_chosen(tmp_path: Path) -> None:
+    for decoder, options in (("gdla", ""), ("diff", ""), ("linear", " --decoder self (or linear)")):
+        path = saved(tmp_path / f"my {decoder}.pth", released(1, 3, decoder))
+        assert shown(path)["use"] == f"nnunet-gdla weights convert '{path}' --out FOLDER{options}"
+
+
+def test_one_file_that_cannot_be_read_does_not_end_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = saved(tmp_path / "good.pth", released(1, 3))
+    assert run_weights("show", good, good) == 0
+    assert "\n\nfile:" in capsys.readouterr().out
+    assert run_weights("show", good, tmp_path / "missing.pth", good) == 1
+    out, error = capsys.readouterr()
+    assert out.count("PVT-GDLA network") == 2
+    assert error == f"nnunet-gdla weights: {tmp_path / 'missing.pth'} does not exist\n"
+
+
+@pytest.mark.parametrize("kind", ["npz", "npy", "zip", "pickle", "gzip"])
+def test_whole_files_of_other_programs_are_not_called_damaged(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "file.bin"
+    with path.open("wb") as file:
+        if kind == "npz":
+            np.savez(file, a=np.zeros(3))
+        elif kind == "npy":
+            np.save(file, np.zeros(3))
+        elif kind == "pickle":
+            pickle.dump(np.zeros(3), file, protocol=2)
+        elif kind == "gzip":
+            file.write(gzip.compress(b"weights"))
+        else:
+            with zipfile.ZipFile(file, "w") as archive:
+                archive.writestr("weights.txt", "none")
+    for read in (lambda: shown(path), lambda: load_encoder_weights(PVTGDLA(1, 2, encoder="pvt_v2_b0"), path)):
+        with pytest.raises(ValueError, match=r"file\.bin is an? ") as caught:
+            read()
+        assert "damaged" not in str(caught.value)
+
+
+@pytest.mark.parametrize("old", [True, False])
+def test_a_cut_file_of_pytorch_is_still_called_damaged(old: bool, tmp_path: Path) -> None:
+    path = tmp_path / "file.pth"
+    torch.save(released(1, 3), path, _use_new_zipfile_serialization=not old)
+    path.write_bytes(path.read_bytes()[:100_000])
+    with pytest.raises(UserError, match="damaged"):
+        shown(path)
 
 
 def test_the_parameters_are_counted_as_the_specification_counts_them(tmp_path: Path) -> None:
@@ -183,7 +247,7 @@ def test_faults_of_a_released_network_are_shown(tmp_path: Path) -> None:
     tensors["de2.mlp.pwc1.bias"][3] = torch.nan
     del tensors["resblk.norm1.bias"]
     lines = shown(saved(tmp_path / "file.pth", tensors))
-    assert lines["not finite"] == "1 tensors (de2.mlp.pwc1.bias)"
+    assert lines["not finite"] == "1 tensor (de2.mlp.pwc1.bias)"
     assert lines["does not fit"].startswith("1 missing (stem.norm1.bias); 1 not finite (decoder.blocks.1.ffn")
     del tensors["head1.weight"]
     assert "is missing" in shown(saved(tmp_path / "file.pth", tensors))["network"]

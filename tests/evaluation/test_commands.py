@@ -1,52 +1,27 @@
 """`nnunet-gdla evaluate` and `nnunet-gdla compare` as they are typed."""
 
-import argparse
 import csv
 import dataclasses
-import shlex
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from nnunet_gdla.commands import arguments_evaluation, compare, evaluate
+from nnunet_gdla.commands import arguments_evaluation
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.evaluation.comparison import compare_results
 from nnunet_gdla.evaluation.report import summarise_results, write_report
 from nnunet_gdla.evaluation.results import MEAN
 from nnunet_gdla.evaluation.run import evaluate_folders
-from tests.evaluation.mask_files import blob, write_cases, write_scheme
-
-SHAPE = (4, 12, 14)
-
-
-def parsed(line: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    commands = parser.add_subparsers(dest="command", required=True)
-    arguments_evaluation.evaluate(commands.add_parser("evaluate"))
-    arguments_evaluation.compare(commands.add_parser("compare"))
-    return parser.parse_args(shlex.split(line))
-
-
-def typed(line: str) -> int:
-    args = parsed(line)
-    return {"evaluate": evaluate, "compare": compare}[args.command].run(args)
-
-
-@pytest.fixture
-def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Eight cases of two classes: `good` predictions, `bad` ones, and the truth."""
-    monkeypatch.chdir(tmp_path)
-
-    def labels(case: int, error: int) -> "np.ndarray[tuple[int, ...], np.dtype[np.uint8]]":
-        made = blob(SHAPE, error)
-        made[:, : 2 + case % 3, -2:] = 2
-        return made
-
-    for name, errors in (("truth", [0] * 8), ("good", [0, 0, 1, 0, 1, 1, 0, 0]), ("bad", [2, 1, 2, 3, 2, 3, 2, 1])):
-        write_cases(tmp_path / name, {f"case{case}": labels(case, error) for case, error in enumerate(errors)})
-    return tmp_path
+from tests.evaluation.command_line import SHAPE, parsed, typed
+from tests.evaluation.mask_files import blob, write_cases, write_mask, write_scheme
 
 
 def test_every_example_is_a_command_that_means_what_it_says() -> None:
@@ -101,7 +76,7 @@ def test_unpaired_cases_are_shown_or_refused(work: Path, capsys: pytest.CaptureF
     (work / "truth" / "case4.nii.gz").unlink()
     typed("evaluate good truth -np 1 --draws 9")
     shown = capsys.readouterr().out
-    assert "left out: 1 cases without a prediction (case3) and 1 predictions without a truth (case4)" in shown
+    assert "left out: 1 case without a prediction (case3) and 1 prediction without a truth (case4)" in shown
     with pytest.raises(UserError, match=r"case3.*--require-all"):
         typed("evaluate good truth -np 1 --require-all --out strict")
     assert not (work / "strict").exists()
@@ -220,3 +195,37 @@ def test_the_mean_over_classes_takes_the_same_classes_for_both(work: Path) -> No
     lines, _ = compare_results(a, b, draws=50, seed=0)
     mean = next(line.found for line in lines if line.metric == "hd95" and line.name == MEAN)
     assert (mean.difference, mean.low, mean.high, mean.n) == (-1, -1, -1, 8)
+
+
+@pytest.mark.parametrize("spacing", [(1.0, 1.0, 1.0), (50.0, 50.0, 50.0)])
+def test_what_is_shown_fits_a_terminal(
+    spacing: tuple[float, float, float], work: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    empty = np.zeros(SHAPE, dtype=np.uint8)
+    for name, masks in (("truth", [blob(SHAPE)] * 20), ("good", [empty] * 10 + [blob(SHAPE, 1)] * 10)):
+        shutil.rmtree(name)
+        for case, mask in enumerate(masks):
+            write_mask(work / name / f"case{case}.nii.gz", mask, spacing)
+    labels = {"background": 0, "left kidney": 1, "inferior vena cava": 2, "left adrenal gland": 3}
+    write_scheme(work / "truth" / "dataset.json", labels)
+    typed("evaluate good truth -np 1 --draws 50")
+    typed("compare good truth --truth truth -np 1 --draws 50")
+    shown = capsys.readouterr().out.splitlines()
+    assert any(line.startswith("inferior vena cava") for line in shown)
+    assert max(len(line) for line in shown) <= 120
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for the processes in /proc, as on Linux")
+def test_ctrl_c_while_processes_start_is_one_line(work: Path) -> None:
+    command = [sys.executable, "-m", "nnunet_gdla.cli", "evaluate", "good", "truth", "-np", "2", "--draws", "9"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        while len(children.read_text().split()) < 2:  # the first of them is multiprocessing's own helper
+            time.sleep(0.01)
+        os.killpg(process.pid, signal.SIGINT)  # the terminal's Ctrl-C goes to all processes
+        assert process.stderr is not None
+        said = process.stderr.read().splitlines()
+    assert process.returncode == 130
+    assert [line for line in said if line.strip() and not line.startswith("evaluating")] == [
+        "nnunet-gdla evaluate: stopped"
+    ]

@@ -90,6 +90,7 @@ def test_exit_codes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtu
     assert capsys.readouterr().err == "nnunet-gdla-mil init: no slide x: look there\n"
     assert stub(monkeypatch, raising(TrainingStopped("the loss is NaN"))) == 1
     assert stub(monkeypatch, raising(KeyboardInterrupt())) == 130
+    assert stub(monkeypatch, raising(PermissionError(13, "Permission denied", "/x"))) == 1
     with pytest.raises(SystemExit) as end:
         cli.main(["fti"])
     assert end.value.code == 2

@@ -1,8 +1,6 @@
 """Every command line that help and documentation show is one that the parser takes, in the way the reader means it."""
 
 import argparse
-import re
-import shlex
 from pathlib import Path
 
 import numpy as np
@@ -11,23 +9,13 @@ import pytest
 from nnunet_gdla.mil import cli
 from nnunet_gdla.mil.files import read_csv
 from tests.mil.small_cohorts import write_slide
-from tests.paths import ROOT
+from tests.shown_commands import help_texts, pages, shown_lines
 
-PAGES = ("README.md", "docs/slides.md", "docs/trouble.md")
-SHOWN = [*(command.details for command in cli.COMMANDS.values()), cli.EXAMPLES]
-SHOWN += [(ROOT / page).read_text(encoding="utf-8") for page in PAGES]
-LINES = sorted(
-    {
-        re.split(" {2,}", line.strip())[0]
-        for text in SHOWN
-        for line in re.findall(r"^\s*nnunet-gdla-mil .*$", text, re.MULTILINE)
-    }
-)
+LINES = shown_lines("nnunet-gdla-mil", [*help_texts(cli._parser()), *pages()])
 
 
-@pytest.mark.parametrize("line", LINES)
-def test_a_shown_line_can_be_parsed(line: str) -> None:
-    words = shlex.split(line, comments=True)[1:]
+@pytest.mark.parametrize("words", LINES, ids=" ".join)
+def test_a_shown_line_can_be_parsed(words: list[str]) -> None:
     if words == ["--help"]:
         with pytest.raises(SystemExit):
             cli._parser().parse_args(words)

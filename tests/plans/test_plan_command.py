@@ -1,14 +1,14 @@
 """`nnunet-gdla plan`, and the stock command beside it: whose data are used, made, left alone."""
 
-import argparse
 import json
-import shlex
+import pickle
 import shutil
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import SimpleITK as sitk
 from nnunetv2.experiment_planning.plan_and_preprocess_api import (
     plan_experiments,
     preprocess_dataset,
@@ -19,42 +19,8 @@ from nnunet_gdla.commands.plan import run
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.networks.encoder import ENCODERS
 from tests.plans.fingerprints import write_fingerprint
-from tests.trainers.nnunet_project import Project, QuickFingerprint, threads_for_pools
-
-Command = Callable[[str], int]
-
-
-def parse(line: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="nnunet-gdla plan")
-    arguments_plan.plan(parser)
-    return parser.parse_args(shlex.split(line))
-
-
-@pytest.fixture
-def dataset(made_project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
-    """The tiny project, stock plans and stock data included, in a copy that a test may change."""
-    copy = Project(tmp_path)
-    for part in ("raw", "preprocessed"):
-        shutil.copytree(made_project.root / part, tmp_path / part)
-    copy.set_folders(monkeypatch, tmp_path / "results")
-    monkeypatch.setenv("nnUNet_n_proc_DA", "1")
-    with threads_for_pools():
-        yield copy
-
-
-def stamps(folder: Path) -> dict[str, int]:
-    return {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
-
-
-def identifier(dataset: Project, plans: str = "nnUNetGDLAPlans") -> str:
-    named: str = dataset.plans(plans)["configurations"]["2d"]["data_identifier"]
-    return named
-
-
-def edit(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    content = json.loads(path.read_text())
-    change(content)
-    path.write_text(json.dumps(content))
+from tests.plans.plan_command import edit, identifier, parse, stamps
+from tests.trainers.nnunet_project import Project, threads_for_pools
 
 
 def test_stock_data_are_used_again_and_stay_as_they_are(dataset: Project, capsys: pytest.CaptureFixture[str]) -> None:
@@ -118,6 +84,61 @@ def test_stock_data_with_other_labels_or_a_missing_case_are_not_used(dataset: Pr
     assert identifier(dataset) == "nnUNetGDLAPlans_2d"
 
 
+@pytest.mark.parametrize(
+    "labels",
+    [
+        {"background": 0, "disc": 1},
+        {"background": 0, "disc": 1, "corner": 2, "third": 3},
+        {"background": 0, "disc": 1, "ignore": 2},
+    ],
+)
+def test_stock_data_of_other_labels_are_not_used_after_a_stock_planning(
+    labels: dict[str, int], dataset: Project
+) -> None:
+    edit(dataset.raw / "dataset.json", lambda content: content.update(labels=labels))
+    plan_experiments([850], "ExperimentPlanner")  # now the copy of dataset.json beside the old data is new
+    assert dataset.dataset_json()["labels"] == labels
+    assert run(parse("-d 850")) == 0
+    assert identifier(dataset) == "nnUNetGDLAPlans_2d"
+
+
+def test_data_of_regions_are_known_by_their_labels(dataset: Project) -> None:
+    regions = {"background": 0, "whole": [1, 2], "core": 1}
+    edit(dataset.raw / "dataset.json", lambda content: content.update(labels=regions, regions_class_order=[2, 1]))
+    plan_experiments([850], "ExperimentPlanner")
+    preprocess_dataset(850, "nnUNetPlans", ["2d"], [1], show_progress_bar=False)
+    assert run(parse("-d 850")) == 0
+    assert identifier(dataset) == "nnUNetPlans_2d"
+    edit(dataset.raw / "dataset.json", lambda content: content.update(labels=regions | {"core": 2}))
+    plan_experiments([850], "ExperimentPlanner")
+    assert run(parse("-d 850")) == 0
+    assert identifier(dataset) == "nnUNetGDLAPlans_2d"
+
+
+@pytest.mark.parametrize("content", [b"", b"no pickle", pickle.dumps({}), pickle.dumps([1])])
+def test_data_with_a_damaged_file_are_not_used(content: bytes, dataset: Project) -> None:
+    (dataset.preprocessed / "nnUNetPlans_2d" / "a b.0.pkl").write_bytes(content)
+    assert run(parse("-d 850")) == 0
+    assert identifier(dataset) == "nnUNetGDLAPlans_2d"
+
+
+def test_an_interrupted_planning_leaves_the_earlier_plans(dataset: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run(parse("-d 850")) == 0
+    plans = dataset.preprocessed / "nnUNetGDLAPlans.json"
+    before, names = plans.read_text(), set(stamps(dataset.preprocessed))
+    written = Path.write_text
+
+    def half(path: Path, text: str) -> int:
+        written(path, text[: len(text) // 2])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "write_text", half)
+    with pytest.raises(KeyboardInterrupt):
+        run(parse("-d 850 --batch-size 5"))
+    assert plans.read_text() == before
+    assert set(stamps(dataset.preprocessed)) == names
+
+
 def test_preprocessing_runs_once(dataset: Project, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.rmtree(dataset.preprocessed / "nnUNetPlans_2d")
     assert run(parse("-d 850 -np 1")) == 0
@@ -148,26 +169,6 @@ def test_data_of_other_settings_are_not_passed_off_as_those_of_the_plans(dataset
     assert identifier(dataset) == "nnUNetGDLAPlans_2d"
 
 
-def test_a_missing_fingerprint_is_taken_and_an_old_one_refused(
-    dataset: Project, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from nnunetv2.experiment_planning.dataset_fingerprint import fingerprint_extractor
-
-    monkeypatch.setattr(fingerprint_extractor, "DatasetFingerprintExtractor", QuickFingerprint)
-    shutil.rmtree(dataset.preprocessed)
-    assert run(parse("-d Dataset850_Tiny -np 1")) == 0
-    captured = capsys.readouterr()
-    assert "taking the fingerprint of Dataset850_Tiny" in captured.out
-    assert "6/6" in captured.err
-    assert (dataset.preprocessed / "nnUNetGDLAPlans.json").is_file()
-    for part in ("imagesTr/a b.5_0000.png", "labelsTr/a b.5.png"):
-        (dataset.raw / part).unlink()
-    with pytest.raises(
-        UserError, match=r"knows 6 cases, the dataset has 5.*nnUNetv2_extract_fingerprint -d 850 --clean"
-    ):
-        run(parse("-d 850"))
-
-
 def test_what_is_asked_for_reaches_the_plans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def planned(line: str, plans: str = "nnUNetGDLAPlans") -> dict[str, Any]:
         assert run(parse(f"-d 700 {line}")) == 0
@@ -176,6 +177,11 @@ def test_what_is_asked_for_reaches_the_plans(tmp_path: Path, monkeypatch: pytest
 
     preprocessed = tmp_path / "preprocessed" / "Dataset700_Form"
     write_fingerprint(tmp_path, monkeypatch, [(1, 512, 512)] * 4, num_training=5000)
+    image = sitk.GetImageFromArray(np.ones((1, 512, 512), dtype=np.uint8))
+    image.SetSpacing((1.0, 1.0, 999.0))
+    for file in (tmp_path / "raw").rglob("*.nii.gz"):
+        sitk.WriteImage(image, file)
+    (preprocessed / "dataset_fingerprint.json").touch()
     with threads_for_pools():
         small, large = planned("-gpu_memory_target 6"), planned("-gpu_memory_target 24")
         assert small["batch_size"] < large["batch_size"]

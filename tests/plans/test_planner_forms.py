@@ -14,26 +14,10 @@ from nnunet_gdla.plans.nnunet_gdla_patch import choose_batch, choose_patch
 from nnunet_gdla.plans.nnunet_gdla_sizes import NetworkSize
 from nnunet_gdla.plans.nnunet_planner_gdla import nnUNetPlannerGDLA
 from nnunet_gdla.plans.nnunet_planner_gdla_variants import planner_of
+from tests.bugs.sizes import SIZES
 from tests.plans.fingerprints import Shape, plan_of, write_fingerprint
 from tests.trainers.nnunet_project import threads_for_pools
 
-SIZES = [
-    (224, 224),
-    (96, 160),
-    (97, 131),
-    (255, 257),
-    (20, 30),
-    (33, 31),
-    (32, 32),
-    (31, 65),
-    (8, 300),
-    (300, 8),
-    (7, 7),
-    (3, 5),
-    (1, 1),
-    (64, 33),
-    (190, 47),
-]
 # Labels, and the number of outputs they mean.
 LABELS: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
     "ignore": ({"background": 0, "a": 1, "b": 2, "ignore": 3}, {}, 3),

@@ -82,8 +82,8 @@ def test_what_cannot_be_used_is_named(
     assert "patient005_frame01_gt.nii.gz has labels that the release does not have: [4]" in told
     assert "patient006_frame01_gt.nii.gz has labels that are no whole numbers" in told
     out = capsys.readouterr().out
-    assert "1 patients without exactly two labelled frames: patient001" in out
-    assert "1 cases: labels placed where their image is: their own header differs" in out
+    assert "1 patient without exactly two labelled frames: patient001" in out
+    assert "1 case: labels placed where their image is: their own header differs" in out
     assert sum(map(len, parts_of(dataset))) == 10
     for label in dataset.glob("labelsT*/*"):
         folder = label.parent.parent / label.parent.name.replace("labels", "images")

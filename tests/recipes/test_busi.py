@@ -62,7 +62,7 @@ def test_several_masks_are_joined(source: Path, run_convert: Converted, capsys: 
     union = (first | second | third) // 255
     assert union.sum() > max(mask.sum() // 255 for mask in (first, second, third))
     np.testing.assert_array_equal(read(everywhere(dataset, "labels", "busi_benign_002.png")), union)
-    assert "1 cases: several masks, joined" in capsys.readouterr().out
+    assert "1 case: several masks, joined" in capsys.readouterr().out
 
 
 def test_colour_and_alpha_copies_become_the_same_grey(
@@ -82,8 +82,8 @@ def test_colour_and_alpha_copies_become_the_same_grey(
     np.testing.assert_array_equal(read(everywhere(dataset, "labels", "busi_benign_004.png")), blob(4) // 255)
     out = capsys.readouterr().out
     assert "2 cases: image stored as RGB\n" in out
-    assert "1 cases: image stored as RGBA" in out
-    assert "1 cases: coloured pixels, luminance taken" in out
+    assert "1 case: image stored as RGBA" in out
+    assert "1 case: coloured pixels, luminance taken" in out
 
 
 @pytest.mark.parametrize(("values", "foreground"), [((0, 255), 2), ((0, 1), 2), ((0, 127), 0), ((0, 128), 2)])
@@ -105,7 +105,7 @@ def test_smoothed_masks_are_counted(source: Path, run_convert: Converted, capsys
     dataset = run_convert("busi", source, "-d", 503)
     label = read(everywhere(dataset, "labels", "busi_benign_001.png"))
     assert (label[0, 0], label[0, 1]) == (0, 1)
-    assert "1 cases: mask with values between 0 and 255" in capsys.readouterr().out
+    assert "1 case: mask with values between 0 and 255" in capsys.readouterr().out
 
 
 def test_normal_images_stay_in_with_empty_masks(
@@ -170,7 +170,7 @@ def test_byte_equal_copies_stay_on_one_side(
     test = {path.stem for path in (dataset / "labelsTs").glob("*.png")}
     copies = {f"busi_benign_{k:03d}" for k in (2, 3, 4, 5, 6)}
     assert [len(copies & set(part)) for part in (fold["train"], fold["val"], test)].count(0) == 2
-    assert "4 images are byte-equal to another" in capsys.readouterr().out
+    assert "4 images byte-equal to another" in capsys.readouterr().out
 
 
 def test_square_images_as_the_paper_has_them(source: Path, run_convert: Converted) -> None:

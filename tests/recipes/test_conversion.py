@@ -63,7 +63,7 @@ def test_a_stopped_conversion_leaves_no_dataset_and_goes_on(
 
     with monkeypatch.context() as patch:
         patch.setattr(converter, "write_grey_case", write_grey_case)
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt, match="the same command goes on"):
             run_convert("busi", source, "-d", 503)
     assert not list((folders / "raw").glob("Dataset*"))
     unfinished = folders / "raw" / ".Dataset503_BUSI.unfinished"
@@ -74,7 +74,7 @@ def test_a_stopped_conversion_leaves_no_dataset_and_goes_on(
     (unfinished / "imagesTr" / "stray_0000.png").write_bytes(b"of an earlier split")
     capsys.readouterr()
     dataset = run_convert("busi", source, "-d", 503)
-    assert "5 cases were there from an earlier run and were kept" in capsys.readouterr().out
+    assert "5 cases of an earlier run kept" in capsys.readouterr().out
     assert bytes_of(dataset) == whole
     for path, changed in before.items():
         assert (dataset / path.relative_to(unfinished)).stat().st_mtime_ns == changed
@@ -118,7 +118,7 @@ def test_a_finished_conversion_is_not_done_again(
     assert bytes_of(dataset) == first
     assert {path: path.stat().st_mtime_ns for path in dataset.glob("*/*.png")} == times
     out = capsys.readouterr().out
-    assert "16 cases were there from an earlier run and were kept" in out
+    assert "16 cases of an earlier run kept" in out
     assert "mask benign (3)_mask.png is 5x5" in out
     assert "(unchanged)" in out
 
@@ -173,6 +173,52 @@ def test_splits_are_put_where_nnunet_reads_them(
     assert "another one was there, now splits_final.before_convert.json" in capsys.readouterr().out
 
 
+def test_only_the_users_own_splits_are_kept_and_all_of_them(
+    source: Path, run_convert: Converted, folders: Path, tmp_path: Path
+) -> None:
+    theirs = folders / "preprocessed" / "Dataset503_BUSI" / "splits_final.json"
+    theirs.parent.mkdir()
+    theirs.write_text('["first"]')
+    splits = []
+    for number in range(1, 4):
+        parts = {"train": [f"busi_benign_{number:03d}"], "test": ["busi_benign_005"]}
+        splits.append(tmp_path / f"split{number}.json")
+        splits[-1].write_text(json.dumps(parts))
+    for split in splits[:2]:
+        run_convert("busi", source, "-d", 503, "--split", split, "--overwrite")
+    assert [path.name for path in theirs.parent.iterdir() if "before" in path.name] == [
+        "splits_final.before_convert.json"
+    ]
+    theirs.write_text('["second"]')
+    dataset = run_convert("busi", source, "-d", 503, "--split", splits[2], "--overwrite")
+    assert theirs.read_bytes() == (dataset / "splits_final.json").read_bytes()
+    assert theirs.with_name("splits_final.before_convert.json").read_text() == '["first"]'
+    assert theirs.with_name("splits_final.before_convert_2.json").read_text() == '["second"]'
+
+
+def test_what_was_made_of_the_earlier_dataset_is_named(
+    source: Path, run_convert: Converted, folders: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_convert("busi", source, "-d", 503)
+    folder = folders / "preprocessed" / "Dataset503_BUSI"
+    (folder / "nnUNetPlans_2d").mkdir()
+    for name in ("dataset_fingerprint.json", "nnUNetPlans_2d/busi_benign_001.pkl"):
+        (folder / name).touch()
+    run_convert("busi", source, "-d", 503)
+    assert "before" not in capsys.readouterr().out
+    run_convert("busi", source, "-d", 503, "--size", 8, "--overwrite")
+    shown = capsys.readouterr().out
+    assert "NOTE: dataset_fingerprint.json, nnUNetPlans_2d in nnUNet_preprocessed are of the dataset before" in shown
+    assert "nnunet-gdla plan -d 503 --preprocess" in shown
+
+
+def test_a_place_that_cannot_be_written_is_named(source: Path, run_convert: Converted, folders: Path) -> None:
+    file = folders / "file"
+    file.touch()
+    with pytest.raises(UserError, match=r"file.* cannot be written or read \(Not a directory\)"):
+        run_convert("busi", source, "-d", 503, "--out", file / "raw")
+
+
 def test_nnunets_folders_may_be_unset(
     source: Path,
     run_convert: Converted,
@@ -198,7 +244,7 @@ def test_a_split_that_tears_a_lesion_apart_needs_a_word(
     with pytest.raises(UserError, match="HAM_1 is in train and test; mend the split, or add --allow-leakage"):
         run_convert("ham10000", source, "-d", 504, "--split", split)
     run_convert("ham10000", source, "-d", 504, "--split", split, "--allow-leakage")
-    assert "WARNING: 1 patients, lesions or copies are on both sides" in capsys.readouterr().out
+    assert "WARNING: 1 group of a patient, a lesion or copies on both sides of the split: " in capsys.readouterr().out
 
 
 def test_nothing_that_can_be_trained_on_is_an_error(source: Path, run_convert: Converted, folders: Path) -> None:

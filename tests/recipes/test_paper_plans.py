@@ -71,6 +71,7 @@ def test_the_median_slice_becomes_224_by_224() -> None:
     assert [s * 224 for s in plan["spacing"]] == pytest.approx([1.5 * 256, 1.25 * 216])
     assert plan["data_identifier"] == "nnUNetGDLAPaperPlans_2d"
     assert made["plans_name"] == "nnUNetGDLAPaperPlans"
+    assert made["experiment_planner_used"] == "nnunet-gdla recipe"
     assert plan["normalization_schemes"] == ["RescaleTo01Normalization"]
     assert plan["use_mask_for_norm"] == [False]
     assert plan["architecture"] == before["configurations"]["2d"]["architecture"]

@@ -76,7 +76,7 @@ def test_missing_metadata_and_unknown_images_are_said(
     run_convert("ham10000", tmp_path / "HAM", "-d", 504, "--overwrite")
     out = capsys.readouterr().out
     assert "50 lesions by HAM10000_metadata, kept together" in out
-    assert "49 images are not in HAM10000_metadata, each its own lesion: ISIC_0000011, " in out
+    assert "49 images not in HAM10000_metadata, each its own lesion: ISIC_0000011, " in out
     (tmp_path / "HAM" / "HAM10000_metadata").write_text("image_id,dx\n")
     with pytest.raises(UserError, match="has no column lesion_id"):
         run_convert("ham10000", tmp_path / "HAM", "-d", 504)

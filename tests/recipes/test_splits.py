@@ -57,6 +57,11 @@ def test_own_splits_in_every_form(tmp_path: Path) -> None:
         assert split.folds[0].val == ("c002", "c003")
         assert split.test == ("c010",)
         assert split.title == f"your own, {path.name}"
+    rows = ["; ".join(reversed(line.split(","))) for line in csv.splitlines()[1:]]
+    for separator in (";", "\t"):
+        text = "\n".join(["\ufeffPart; CASE", *rows, ""]).replace(";", separator).replace("train", "Train")
+        split = read_split(write(tmp_path, "spreadsheet.csv", text), CASES)
+        assert (split.folds[0].train, split.test) == (("c000", "c001"), ("c010",))
     folds = [{"train": ["c000"], "val": ["c002"]}, {"train": ["c002"], "val": ["c000"]}]
     split = read_split(write(tmp_path, "folds.json", folds), CASES)
     assert split.nnunet() == folds
@@ -73,11 +78,11 @@ def test_without_validation_cases_the_training_cases_stand_in(tmp_path: Path) ->
     [
         (
             {"train": ["c000", "c999"], "val": ["nobody"]},
-            "2 cases that are not there: c999, nobody; .* like c000",
+            "2 cases not there: c999, nobody; .* like c000",
         ),
-        ({"train": ["c000"], "val": ["original (0)"]}, "has 1 cases in train and in val: c000"),
-        ({"train": ["c000"], "test": ["c000"]}, "has 1 cases in train and in test"),
-        ({"train": ["c000"], "val": ["c001"], "test": ["c001"]}, "has 1 cases in val and in test"),
+        ({"train": ["c000"], "val": ["original (0)"]}, "has 1 case in train and in val: c000"),
+        ({"train": ["c000"], "test": ["c000"]}, "has 1 case in train and in test"),
+        ({"train": ["c000"], "val": ["c001"], "test": ["c001"]}, "has 1 case in val and in test"),
         ({"train": [], "val": ["c001"]}, "without training cases"),
         ({"training": ["c000"]}, 'has to be {"train"'),
         ({"train": ["c000"], "vall": []}, 'has to be {"train"'),
@@ -94,7 +99,10 @@ def test_own_splits_that_cannot_be_right_are_refused(tmp_path: Path, content: ob
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("name,part\nc000,train\n", "needs the columns case and part"), ("case,part\nc000,dev\n", "line 2 .* part 'dev'")],
+    [
+        ("name,part\nc000,train\n", "needs the columns case and part"),
+        ("case,part\nc000,dev\n", "line 2 .* 'c000' in 'dev'"),
+    ],
 )
 def test_own_tables_that_cannot_be_right_are_refused(tmp_path: Path, content: str, message: str) -> None:
     with pytest.raises(UserError, match=message):

@@ -197,5 +197,5 @@ def test_cases_of_the_list_that_are_not_there_are_named(
 ) -> None:
     run_convert("synapse", synapse_release(tmp_path, TRAIN[:3]), "-d", 501)
     out = capsys.readouterr().out
-    assert "NOTE: 27 cases of the published list are not there: case0009, " in out
+    assert "NOTE: 27 cases of the published list not there: case0009, " in out
     assert "fold 0: 3 training, 0 validation cases (nnU-Net needs some: the training cases stand in" in out

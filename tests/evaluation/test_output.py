@@ -1,0 +1,51 @@
+"""Where results go, and what they say of their rules."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from nnunet_gdla.errors import UserError
+from tests.evaluation.command_line import typed
+
+
+def test_results_go_neither_among_masks_nor_over_a_summary_of_nnunet(work: Path) -> None:
+    theirs = {"foreground_mean": {"Dice": 0.5}, "metric_per_case": []}
+    for folder in ("good", "elsewhere"):
+        (work / folder).mkdir(exist_ok=True)
+        (work / folder / "summary.json").write_text(json.dumps(theirs))
+    before = {path: path.read_bytes() for path in work.rglob("*") if path.is_file()}
+    for line, why in (
+        ("evaluate good truth --out good", "good holds the masks"),
+        ("evaluate good truth --out ./bad/../truth", "truth holds the masks"),
+        ("evaluate good truth --out elsewhere", "summary.json was not written by nnunet-gdla evaluate"),
+        ("compare good bad --truth truth --out bad", "bad holds the masks"),
+        ("compare good bad --truth truth --out elsewhere", "summary.json was not written by nnunet-gdla evaluate"),
+    ):
+        with pytest.raises(UserError, match=why):
+            typed(line)
+    assert {path: path.read_bytes() for path in work.rglob("*") if path.is_file()} == before
+    for _ in range(2):  # over our own results
+        assert typed("evaluate good truth -np 1 --draws 5") == 0
+        assert typed("evaluate good truth -np 1 --draws 5 --out scores") == 0
+
+
+def test_the_table_itself_may_be_named_to_compare(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("good", "bad"):
+        assert typed(f"evaluate {name} truth -np 1 --draws 5") == 0
+    assert typed("compare good/evaluation/metrics.csv bad --draws 5") == 0
+    assert "A: good/evaluation/metrics.csv, 8 cases" in capsys.readouterr().out
+
+
+def test_what_the_conventions_mean_is_written_down(work: Path) -> None:
+    (work / "one").mkdir()
+    shutil.copy(work / "truth" / "case0.nii.gz", work / "one")
+    rules = {}
+    for name in ("standard", "transunet"):
+        assert typed(f"evaluate one truth -np 1 --draws 5 --convention {name} --out {name}") == 0
+        rules[name] = json.loads((work / name / "summary.json").read_text())["rules"]
+        assert "surface voxels of both masks pooled" in rules[name]
+        assert "undefined values are left out" in rules[name]
+    assert "greater of the two directed" in rules["standard"]
+    assert "both directions pooled" in rules["transunet"]
