@@ -98,7 +98,7 @@ def _convolve(hidden_BNF: Tensor, weights: FeedForwardWeights, options: _Options
 
 
 def _image(x_BNF: Tensor, options: _Options) -> Tensor:
-    # Not transposed first: a batch of one then gets a stride that convolutions take for no channels-last, and they copy.
+    # Not transposed first: a batch of one would get a stride that convolutions take for no channels-last, and copy.
     return x_BNF.unflatten(1, options.grid).permute(0, 3, 1, 2)
 
 
@@ -191,9 +191,15 @@ def _backward(
 ) -> tuple[Tensor | None, ...]:
     """Gradients of `x` and of all weights, in their order."""
     groups = _groups(x, weights)
-    grad_x, parts = torch.zeros_like(x, memory_format=torch.contiguous_format), []
+    grad_x, parts = None, []
     for group, hidden in zip(groups, kept, strict=True):
-        parts.append(_backward_group(options, hidden, x, _take(weights, group), grad, grad_x))
+        part = _take(weights, group)
+        grads, grad_hidden = _backward_group(options, hidden, x, part, grad)
+        parts.append(grads)
+        if grad_x is None:
+            grad_x = product(grad_hidden, part.expand)
+        else:
+            grad_x.flatten(0, 1).addmm_(grad_hidden.flatten(0, 1), part.expand)
     hidden_grads = [_join(column, len(groups[0])) for column in list(zip(*parts, strict=True))[:4]]
     project = torch.cat([part.project for part in parts], dim=1)
     return grad_x, *hidden_grads, project, grad.sum((0, 1))
@@ -215,9 +221,9 @@ class _GroupGrads(NamedTuple):
 
 
 def _backward_group(
-    options: _Options, hidden: Tensor, x: Tensor, weights: FeedForwardWeights, grad: Tensor, grad_x: Tensor
-) -> _GroupGrads:
-    """Gradients of the weights of one group; that of the tokens is added to `grad_x`."""
+    options: _Options, hidden: Tensor, x: Tensor, weights: FeedForwardWeights, grad: Tensor
+) -> tuple[_GroupGrads, Tensor]:
+    """Gradients of the weights of one group and of its hidden tensor."""
     last, mixed, taken = _middle(hidden, weights, options)
     grad_project = grad.flatten(0, 1).mT @ last.flatten(0, 1)
     del last
@@ -242,8 +248,9 @@ def _backward_group(
     if options.middle == "gated_silu":
         grad_hidden = torch.ops.aten.silu_backward(grad_hidden, hidden)
     rows = grad_hidden.flatten(0, 1)
-    grad_x.view(-1, grad_x.shape[-1]).addmm_(rows, weights.expand)
-    return _GroupGrads(rows.mT @ x.flatten(0, 1), rows.sum(0), grad_depthwise, grad_depthwise_bias, grad_project)
+    grad_expand = rows.mT @ x.flatten(0, 1)
+    grads = _GroupGrads(grad_expand, rows.sum(0), grad_depthwise, grad_depthwise_bias, grad_project)
+    return grads, grad_hidden
 
 
 def _grad_of_middle(grad_last: Tensor, mixed: Tensor, options: _Options) -> Tensor:

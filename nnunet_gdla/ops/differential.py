@@ -108,7 +108,7 @@ def differential_attention(
     scale = (width // 2) ** -0.5 if scale is None else scale
     with without_autocast(q):
         acc = torch.promote_types(q.dtype, torch.float32)
-        # Where q and k are narrower than v torch's CPU takes its slow way, which keeps N x M matrices; zeros add nothing.
+        # Where q and k are narrower than v, torch's CPU takes a slow way that keeps N x M matrices; zeros add nothing.
         missing = (0, max(0, v.shape[-1] - width // 2) if is_eager_cpu(q) else 0)
         q_BGND = F.pad(torch.cat(q.to(acc).chunk(2, dim=-1), dim=1), missing)
         k_BGMD = F.pad(torch.cat(drop_masked(k.to(acc), key_mask).chunk(2, dim=-1), dim=1), missing)
