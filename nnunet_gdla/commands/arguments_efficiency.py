@@ -24,7 +24,6 @@ networks:
   linear-, self-, diff-b2    linear, softmax, softmax differential attention in the decoder; b0 to b5 too
   {RIVAL}                     nnU-Net's default 2D U-Net, with the depth that nnU-Net plans for the size
   nnunet-resenc              nnU-Net's residual encoder U-Net, likewise
-To time diff-b2 at 512 takes about 9 GB of memory on a CPU; --no-time takes next to none.
 
 examples:
   nnunet-gdla efficiency
