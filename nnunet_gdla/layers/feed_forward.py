@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nnunet_gdla.layers.grid import check_grid, convolution, to_grid, to_tokens
+from nnunet_gdla.layers.untouched import is_untouched
 from nnunet_gdla.ops.conv_feed_forward import FeedForwardWeights, conv_feed_forward
 
 __all__ = ["MixFFN", "Mlp", "SwiGLU"]
@@ -77,7 +78,7 @@ class MixFFN(nn.Module):
             ValueError: If the grid does not have N cells.
         """
         check_grid(x, grid, self.spatial_dims)
-        if self.spatial_dims == 2:
+        if self.spatial_dims == 2 and is_untouched(self.expand, self.depthwise, self.project):
             weights = FeedForwardWeights(
                 self.expand.weight,
                 self.expand.bias,

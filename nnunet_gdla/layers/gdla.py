@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from nnunet_gdla.layers.grid import check_grid, convolution, to_grid, to_tokens
 from nnunet_gdla.layers.norm import HeadRMSNorm
-from nnunet_gdla.ops.gated_differential import GATES, Gate, gated_differential_attention
+from nnunet_gdla.layers.untouched import has_hooks, is_untouched
+from nnunet_gdla.ops.gated_differential import GATES, Gate, attend_and_gate, gated_differential_attention
 from nnunet_gdla.ops.projection import projection
 
 __all__ = ["GATES", "LOCAL_MIXINGS", "Gate", "GatedDifferentialLinearAttention", "LocalMixing"]
@@ -85,25 +86,33 @@ class GatedDifferentialLinearAttention(nn.Module):
             ValueError: If the grid does not have N cells.
         """
         check_grid(x, grid, self.spatial_dims)
-        projected = projection(x, self.qkvg.weight, self.qkvg.bias)
+        projected = _project(self.qkvg, x)
         mixed = self._attend(projected, self.lambda_global)
         if self.local_depthwise is not None:
-            local = self._mix_pointwise(to_tokens(self.local_depthwise(to_grid(projected, grid))))
+            local = self._mix_pointwise(self.local_depthwise(to_grid(projected, grid)))
             mixed = torch.cat([mixed, self._attend(local, self.lambda_local)], dim=-1)
-        return projection(mixed, self.out_proj.weight, self.out_proj.bias)
+        return _project(self.out_proj, mixed)
 
-    def _mix_pointwise(self, tokens: Tensor) -> Tensor:
+    def _mix_pointwise(self, image: Tensor) -> Tensor:
         """The 1x1 convolution, which on tokens is a linear map, or one for each projection."""
-        layer = cast(nn.Conv2d, self.local_pointwise)
+        layer, tokens = cast(nn.Conv2d, self.local_pointwise), to_tokens(image)
+        if not is_untouched(layer):
+            return to_tokens(layer(image))
         weights, biases = layer.weight.flatten(1).chunk(layer.groups), cast(Tensor, layer.bias).chunk(layer.groups)
         parts = zip(tokens.chunk(layer.groups, dim=-1), weights, biases, strict=True)
         mapped = [projection(part, weight, bias) for part, weight, bias in parts]
         return mapped[0] if len(mapped) == 1 else torch.cat(mapped, dim=-1)
 
     def _attend(self, projected: Tensor, lam: Tensor | None) -> Tensor:
+        if type(self.norm) is not HeadRMSNorm or has_hooks(self.norm):
+            return attend_and_gate(projected, lam, self.norm, num_heads=self.num_heads, gate=self.gate)
         return gated_differential_attention(
             projected, lam, self.norm.weight, num_heads=self.num_heads, gate=self.gate, norm_eps=self.norm.eps
         )
+
+
+def _project(layer: nn.Linear, x: Tensor) -> Tensor:
+    return projection(x, layer.weight, layer.bias) if is_untouched(layer) else cast(Tensor, layer(x))
 
 
 def _check_arguments(

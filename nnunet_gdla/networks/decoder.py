@@ -116,22 +116,29 @@ class Decoder(nn.Module):
         self.deep_supervision = deep_supervision
         self.seg_layers[1:].requires_grad_(deep_supervision)
 
-    def forward(self, features: Sequence[Tensor], stem_logits: Tensor) -> Tensor | list[Tensor]:
+    def forward(
+        self, features: Sequence[Tensor], stem_logits: Tensor, stem: Tensor | None = None
+    ) -> Tensor | list[Tensor]:
         """Logits at the size of `stem_logits` (B, K, H, W); with deep supervision a list at 1, 1/8, 1/16, 1/32.
 
         The full-resolution head sees upsampled features plus the stem's; being linear it has seen the stem's already.
+        A head that somebody wrapped or replaced need not be linear: it gets the sum with `stem`, the stem's features.
         """
         maps = [features[-1]]
         for upsample, block, skip in zip(self.upsamples, self.blocks, reversed(features[:-1]), strict=True):
             maps.append(block(upsample(maps[-1]) + skip))
         height, width = stem_logits.shape[-2:]
-        full = self._full_resolution(maps[-1], stem_logits)
+        full = self._full_resolution(maps[-1], stem_logits) if stem is None else self._by_call(maps[-1], stem)
         if not self.deep_supervision:
             return full
         outputs = [full]
         for head, stride, feature in zip(self.seg_layers[1:], (8, 16, 32), reversed(maps[:-1]), strict=True):
             outputs.append(head(feature)[..., : output_size(height, stride), : output_size(width, stride)])
         return outputs
+
+    def _by_call(self, finest: Tensor, stem: Tensor) -> Tensor:
+        fine = F.interpolate(finest, scale_factor=4, mode="bilinear", align_corners=False)
+        return cast(Tensor, self.seg_layers[0](fine[..., : stem.shape[2], : stem.shape[3]] + stem))
 
     def _full_resolution(self, finest: Tensor, stem_logits: Tensor) -> Tensor:
         """The logits with the head moved before the upsampling, with which it commutes."""

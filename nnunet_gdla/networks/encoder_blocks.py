@@ -8,6 +8,7 @@ from timm.models.pvt_v2 import Attention, MlpWithDepthwiseConv, PyramidVisionTra
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from nnunet_gdla.layers.untouched import has_hooks, is_untouched
 from nnunet_gdla.ops._fusion import may_fuse
 from nnunet_gdla.ops.conv_feed_forward import FeedForwardWeights, conv_feed_forward
 from nnunet_gdla.ops.projection import projection
@@ -32,7 +33,8 @@ class _Attention(Attention):
     def forward(self, x: Tensor, feat_size: Sequence[int]) -> Tensor:
         """Mix tokens (B, N, C) of an image of that height and width."""
         drops = self.training and (self.attn_drop.p or self.proj_drop.p)
-        if drops or self.pool is not None or not self.fused_attn or not may_fuse(x, *self.parameters()):
+        plain = drops or self.pool is not None or not self.fused_attn or not is_untouched(self.q, self.kv, self.proj)
+        if plain or not may_fuse(x, *self.parameters()):
             return cast(Tensor, super().forward(x, list(feat_size)))
         q = projection(x, self.q.weight, self.q.bias).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
         if self.sr is not None:
@@ -50,6 +52,7 @@ class _Mlp(MlpWithDepthwiseConv):
         """Map tokens (B, N, C) of an image of that height and width."""
         plain = not isinstance(self.act, nn.GELU) or self.act.approximate != "none"
         plain = plain or not isinstance(self.relu, nn.Identity) or (self.training and self.drop.p > 0)
+        plain = plain or has_hooks(self.act) or not is_untouched(self.fc1, self.dwconv, self.fc2)
         if plain or not may_fuse(x, *self.parameters()):
             return cast(Tensor, super().forward(x, list(feat_size)))
         fc1, dwconv, fc2 = self.fc1, self.dwconv, self.fc2

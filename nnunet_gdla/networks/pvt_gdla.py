@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from nnunet_gdla.layers.blocks import FeedForward
 from nnunet_gdla.layers.gdla import Gate, LocalMixing
+from nnunet_gdla.layers.untouched import is_untouched
 from nnunet_gdla.networks.decoder import Decoder, DecoderKind, build_block, output_size
 from nnunet_gdla.networks.encoder import ENCODER_STRIDES, build_encoder, pad_to_multiple
 from nnunet_gdla.networks.stem import ResidualStem
@@ -117,7 +118,11 @@ class PVTGDLA(nn.Module):
                 f"and B, H and W of at least 1, got {tuple(x.shape)} {x.dtype}"
             )
         features = self.encoder(pad_to_multiple(x, ENCODER_STRIDES[-1]))
-        return self.decoder(features, self.stem.project(x, cast(nn.Conv2d, self.decoder.seg_layers[0])))
+        head = cast(nn.Conv2d, self.decoder.seg_layers[0])
+        if not is_untouched(head):
+            stem = self.stem(x)
+            return self.decoder(features, stem, stem)
+        return self.decoder(features, self.stem.project(x, head))
 
     @staticmethod
     def output_sizes(patch_size: Sequence[int]) -> list[tuple[int, ...]]:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from nnunet_gdla.layers.untouched import has_hooks, is_untouched
 from nnunet_gdla.ops._fusion import may_fuse
 from nnunet_gdla.ops.relu_projection import relu_projection, second_moments
 
@@ -72,8 +73,14 @@ class ResidualStem(nn.Module):
             x.shape[1] > MOST_CHANNELS
             or x.shape[0] * x.shape[2] * x.shape[3] == 1
             or head.bias is None
+            or has_hooks(self)
+            or not is_untouched(self.conv1, self.conv2, self.conv3, head)
             or not all(
-                type(norm) is _StemNorm and norm.training == self.training
+                type(norm) is _StemNorm
+                and not has_hooks(norm)
+                and norm.training == self.training
+                and norm.track_running_stats
+                and norm.running_var is not None
                 for norm in (self.norm1, self.norm2, self.norm3)
             )
             or not may_fuse(x, *(tensor for tensor in tensors if tensor.is_floating_point()))

@@ -33,4 +33,5 @@ def drop_masked(x_BHMD: Tensor, key_mask: Tensor | None) -> Tensor:
 
 def without_autocast(x: Tensor) -> torch.autocast:
     """Context in which the dtype of a tensor is what the code says."""
-    return torch.autocast(x.device.type, enabled=False)
+    # Shapes alone have no autocast, and torch refuses to switch off what is not there.
+    return torch.autocast("cpu" if x.device.type == "meta" else x.device.type, enabled=False)

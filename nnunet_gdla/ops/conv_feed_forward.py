@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
+from nnunet_gdla.ops._checks import without_autocast
 from nnunet_gdla.ops._fusion import gradients_with_graph, may_fuse
 from nnunet_gdla.ops._products import linear, product
 
@@ -136,7 +137,8 @@ class _ConvFeedForward(torch.autograd.Function):
         if torch.is_grad_enabled():
             inputs = (x, *tensors)
             return None, *gradients_with_graph(lambda *leaves: _plain(options, *leaves), inputs, grad)
-        grads = _backward(options, kept, x, _weights(tensors), grad.contiguous())
+        with without_autocast(grad):
+            grads = _backward(options, kept, x, _weights(tensors), grad.contiguous())
         wanted = zip(grads, ctx.needs_input_grad[1:], strict=True)
         return None, *(found if needed else None for found, needed in wanted)
 

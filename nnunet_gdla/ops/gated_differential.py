@@ -4,6 +4,7 @@ Shape legend (this file): B batch, N tokens, C channels, H heads, D = C / H head
 with a gate, g), R branches (2, or 1 without lambda), W = D / R width of a branch, X = B H.
 """
 
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -17,7 +18,7 @@ from nnunet_gdla.ops._triton_differential import gated_differential_triton, trit
 from nnunet_gdla.ops.differential import differential_linear_attention
 from nnunet_gdla.ops.linear import linear_attention
 
-__all__ = ["GATES", "Gate", "gated_differential_attention"]
+__all__ = ["GATES", "Gate", "attend_and_gate", "gated_differential_attention"]
 
 Gate = Literal["silu", "sigmoid"] | None
 GATES = ("silu", "sigmoid", None)
@@ -58,7 +59,7 @@ def gated_differential_attention(
     if gate not in GATES:
         raise ValueError(f"unknown gate {gate!r}; choose one of {', '.join(map(repr, GATES))}")
     parts = 3 if gate is None else 4
-    width, left = divmod(projected.shape[-1], parts * num_heads)
+    width, left = projected.shape[-1] // (parts * num_heads), projected.shape[-1] % (parts * num_heads)
     if projected.ndim != 3 or left or tuple(norm_weight.shape) != (width,):
         raise ValueError(
             f"projected {tuple(projected.shape)} must be (B, N, {parts} x heads x width) with {num_heads} heads and "
@@ -87,23 +88,39 @@ class _Options(NamedTuple):
 
 def _plain(projected: Tensor, lam: Tensor | None, norm_weight: Tensor, options: _Options) -> Tensor:
     """The composition of the operators, which autograd differentiates step by step."""
-    q_BHND, k_BHND, v_BHND, *g_BHND = _split_heads(projected, options)
+
+    def norm(y_BHND: Tensor) -> Tensor:
+        acc = torch.promote_types(y_BHND.dtype, torch.float32)
+        with without_autocast(y_BHND):
+            weight = norm_weight.to(acc)
+            return F.rms_norm(y_BHND.to(acc), weight.shape, weight, options.norm_eps).to(y_BHND.dtype)
+
+    return attend_and_gate(projected, lam, norm, num_heads=options.num_heads, gate=options.gate, eps=options.eps)
+
+
+def attend_and_gate(
+    projected: Float[Tensor, "B N PC"],
+    lam: Float[Tensor, "H D"] | None,
+    norm: Callable[[Tensor], Tensor],
+    *,
+    num_heads: int,
+    gate: Gate,
+    eps: float = 1e-6,
+) -> Float[Tensor, "B N C"]:
+    """`gated_differential_attention` operator by operator, with any function of (B, H, N, D) as its norm."""
+    q_BHND, k_BHND, v_BHND, *g_BHND = _split_heads(projected, num_heads, gate)
     if lam is None:
-        y_BHND = linear_attention(q_BHND, k_BHND, v_BHND, eps=options.eps)
+        y_BHND = linear_attention(q_BHND, k_BHND, v_BHND, eps=eps)
     else:
-        y_BHND = differential_linear_attention(q_BHND, k_BHND, v_BHND, lam, eps=options.eps)
-    acc = torch.promote_types(y_BHND.dtype, torch.float32)
-    with without_autocast(y_BHND):
-        weight = norm_weight.to(acc)
-        out_BHND = F.rms_norm(y_BHND.to(acc), weight.shape, weight, options.norm_eps).to(y_BHND.dtype)
+        y_BHND = differential_linear_attention(q_BHND, k_BHND, v_BHND, lam, eps=eps)
+    out_BHND = norm(y_BHND)
     if g_BHND:
-        out_BHND = out_BHND * (F.silu(g_BHND[0]) if options.gate == "silu" else torch.sigmoid(g_BHND[0]))
+        out_BHND = out_BHND * (F.silu(g_BHND[0]) if gate == "silu" else torch.sigmoid(g_BHND[0]))
     return out_BHND.transpose(1, 2).flatten(2)
 
 
-def _split_heads(projected: Tensor, options: _Options) -> tuple[Tensor, ...]:
-    parts = 3 if options.gate is None else 4
-    return projected.unflatten(-1, (parts, options.num_heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+def _split_heads(projected: Tensor, num_heads: int, gate: Gate) -> tuple[Tensor, ...]:
+    return projected.unflatten(-1, (3 if gate is None else 4, num_heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
 
 
 class _Core(NamedTuple):
@@ -124,7 +141,7 @@ class _Core(NamedTuple):
 
 
 def _core(projected: Tensor, lam: Tensor | None, options: _Options, kept: tuple[Tensor, ...] | None = None) -> _Core:
-    q_BHND, k_BHND, v_BHND, *_ = _split_heads(projected, options)
+    q_BHND, k_BHND, v_BHND, *_ = _split_heads(projected, options.num_heads, options.gate)
     batch, heads, _, width = v_BHND.shape
     branches = 1 if lam is None else 2
     phi_q_XND, phi_k_XND = _phi(q_BHND), _phi(k_BHND)
@@ -165,7 +182,7 @@ class _GatedDifferential(torch.autograd.Function):
         ctx.options = options
         normed_XND = core.y.mul_(_inverse_rms(core.y, options.norm_eps)).mul_(norm_weight)
         if options.gate is not None:
-            g_BHND = _split_heads(projected, options)[3]
+            g_BHND = _split_heads(projected, options.num_heads, options.gate)[3]
             if options.gate == "silu":
                 normed_XND.mul_(_apart(g_BHND))
             normed_XND.mul_(torch.sigmoid(g_BHND, out=normed_XND.new_empty(g_BHND.shape)).flatten(0, 1))
@@ -182,7 +199,8 @@ class _GatedDifferential(torch.autograd.Function):
 
             return *gradients_with_graph(plain, (projected, lam, norm_weight), grad), None
         needs = ctx.needs_input_grad
-        grad_projected, grad_lam, grad_weight = _backward(projected, lam, norm_weight, options, tuple(kept), grad)
+        with without_autocast(grad):
+            grad_projected, grad_lam, grad_weight = _backward(projected, lam, norm_weight, options, tuple(kept), grad)
         return grad_projected, grad_lam if needs[1] else None, grad_weight if needs[2] else None, None
 
 
@@ -204,7 +222,9 @@ def _backward(
     if options.gate is None:
         grad_weight = product_XND.sum((0, 1))
     else:
-        gate_XND, slope_XND = _gate_and_slope(_apart(_split_heads(projected, options)[3]), options.gate)
+        gate_XND, slope_XND = _gate_and_slope(
+            _apart(_split_heads(projected, options.num_heads, options.gate)[3]), options.gate
+        )
         grad_gate = [slope_XND.mul_(product_XND).mul_(norm_weight)]
         grad_weight = product_XND.mul_(gate_XND).sum((0, 1))
         grad_XND.mul_(gate_XND)

@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from nnunet_gdla.ops._checks import without_autocast
 from nnunet_gdla.ops._graph import NeighbourGraph, graph_for
 from nnunet_gdla.ops._nystrom_backward import Backward
 from nnunet_gdla.ops._nystrom_forward import LayerWeights, Run, Sizes, attend, project
@@ -139,4 +140,5 @@ class _Layer(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
-        return *Backward(ctx).run(grad), None
+        with without_autocast(grad):
+            return *Backward(ctx).run(grad), None

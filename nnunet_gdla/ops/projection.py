@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
+from nnunet_gdla.ops._checks import without_autocast
 from nnunet_gdla.ops._fusion import gradients_with_graph, may_fuse
 from nnunet_gdla.ops._products import linear, product
 
@@ -44,8 +45,9 @@ class _Projection(torch.autograd.Function):
             return tuple(gradients_with_graph(F.linear, (x, weight, bias), grad))
         wants_x, wants_weight, wants_bias = ctx.needs_input_grad
         rows = grad.reshape(-1, grad.shape[-1])
-        return (
-            product(grad, weight) if wants_x else None,
-            rows.mT @ x.reshape(-1, x.shape[-1]) if wants_weight else None,
-            rows.sum(0) if wants_bias else None,
-        )
+        with without_autocast(grad):
+            return (
+                product(grad, weight) if wants_x else None,
+                rows.mT @ x.reshape(-1, x.shape[-1]) if wants_weight else None,
+                rows.sum(0) if wants_bias else None,
+            )

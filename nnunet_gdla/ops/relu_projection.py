@@ -10,6 +10,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from nnunet_gdla.ops._checks import without_autocast
+
 __all__ = ["relu_projection", "second_moments"]
 
 # Pixels at a time: the middle of 64 channels is then 1 MB, which stays in a core's cache.
@@ -57,21 +59,29 @@ class _ReluProjection(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         pixels, inner, inner_bias, outer = ctx.saved_tensors
-        grad_pixels = torch.empty_like(pixels) if ctx.needs_input_grad[0] else None
-        grad_inner, grad_inner_bias = torch.zeros_like(inner), torch.zeros_like(inner_bias)
-        grad_outer = torch.zeros_like(outer)
-        for number, (image_IN, grad_KN) in enumerate(zip(pixels, grad, strict=True)):
-            for start in range(0, image_IN.shape[-1], CHUNK):
-                span = slice(start, start + CHUNK)
-                chunk_IN, chunk_KN = image_IN[:, span], grad_KN[:, span]
-                middle_MN = torch.addmm(inner_bias.unsqueeze(1), inner, chunk_IN).relu_()
-                grad_outer.addmm_(chunk_KN, middle_MN.mT)
-                grad_MN = torch.ops.aten.threshold_backward(outer.mT @ chunk_KN, middle_MN, 0)
-                grad_inner.addmm_(grad_MN, chunk_IN.mT)
-                grad_inner_bias.add_(grad_MN.sum(1))
-                if grad_pixels is not None:
-                    grad_pixels[number, :, span] = inner.mT @ grad_MN
-        return grad_pixels, grad_inner, grad_inner_bias, grad_outer, grad.sum((0, 2))
+        with without_autocast(grad):
+            return _backward(pixels, inner, inner_bias, outer, grad, wants_pixels=ctx.needs_input_grad[0])
+
+
+def _backward(
+    pixels: Tensor, inner: Tensor, inner_bias: Tensor, outer: Tensor, grad: Tensor, *, wants_pixels: bool
+) -> tuple[Tensor | None, ...]:
+    """Gradients of the five inputs."""
+    grad_pixels = torch.empty_like(pixels) if wants_pixels else None
+    grad_inner, grad_inner_bias = torch.zeros_like(inner), torch.zeros_like(inner_bias)
+    grad_outer = torch.zeros_like(outer)
+    for number, (image_IN, grad_KN) in enumerate(zip(pixels, grad, strict=True)):
+        for start in range(0, image_IN.shape[-1], CHUNK):
+            span = slice(start, start + CHUNK)
+            chunk_IN, chunk_KN = image_IN[:, span], grad_KN[:, span]
+            middle_MN = torch.addmm(inner_bias.unsqueeze(1), inner, chunk_IN).relu_()
+            grad_outer.addmm_(chunk_KN, middle_MN.mT)
+            grad_MN = torch.ops.aten.threshold_backward(outer.mT @ chunk_KN, middle_MN, 0)
+            grad_inner.addmm_(grad_MN, chunk_IN.mT)
+            grad_inner_bias.add_(grad_MN.sum(1))
+            if grad_pixels is not None:
+                grad_pixels[number, :, span] = inner.mT @ grad_MN
+    return grad_pixels, grad_inner, grad_inner_bias, grad_outer, grad.sum((0, 2))
 
 
 def second_moments(pixels: Float[Tensor, "B I N"]) -> Float[Tensor, "I I"]:
@@ -98,4 +108,5 @@ class _SecondMoments(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Tensor:  # noqa: ANN401
         (pixels,) = ctx.saved_tensors
-        return torch.matmul((grad + grad.mT) / (len(pixels) * pixels.shape[-1]), pixels)
+        with without_autocast(grad):
+            return torch.matmul((grad + grad.mT) / (len(pixels) * pixels.shape[-1]), pixels)

@@ -11,6 +11,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from nnunet_gdla.ops._checks import without_autocast
+
 __all__ = ["MlpWeights", "NormWeights", "token_mlp"]
 
 # Hidden numbers of one chunk.
@@ -92,38 +94,43 @@ class _TokenMlp(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
-        x, first, first_bias, second, second_bias, norm_weight, norm_bias, hidden = ctx.saved_tensors
-        of_first, of_second = torch.zeros_like(first), torch.zeros_like(second)
-        of_first_bias, of_second_bias, of_weight, of_bias = (
-            None if part is None else torch.zeros_like(part)
-            for part in (first_bias, second_bias, norm_weight, norm_bias)
-        )
-        x_LC, grad_LO = x.flatten(0, -2), grad.flatten(0, -2)
-        cuts = _chunks(x_LC, len(first))
-        grad_x = torch.empty_like(x_LC)
-        scratch = x.new_empty(2, _most(cuts), len(first))
-        for cut in cuts:
-            x_nC, g_nO, size = x_LC[cut], grad_LO[cut], cut.stop - cut.start
-            normed, mean, rstd = x_nC, None, None
-            if norm_weight is not None:
-                normed, mean, rstd = torch.native_layer_norm(x_nC, x_nC.shape[-1:], norm_weight, norm_bias, ctx.eps)
-            h_nE = _linear(normed, first, first_bias, scratch[0, :size]) if hidden is None else hidden[cut]
-            of_second.addmm_(g_nO.T, F.gelu(h_nE))
-            of_h = torch.mm(g_nO, second, out=scratch[1, :size])
-            of_h = torch.ops.aten.gelu_backward(of_h, h_nE)
-            of_first.addmm_(of_h.T, normed)
-            _add_sum(of_first_bias, of_h)
-            _add_sum(of_second_bias, g_nO)
-            torch.mm(of_h, first, out=grad_x[cut])
-            if of_weight is not None and of_bias is not None:
-                part, weight_part, bias_part = torch.ops.aten.native_layer_norm_backward(
-                    grad_x[cut], x_nC, x_nC.shape[-1:], mean, rstd, norm_weight, norm_bias, [True, True, True]
-                )
-                grad_x[cut] = part
-                of_weight.add_(weight_part)
-                of_bias.add_(bias_part)
-        grads = of_first, of_first_bias, of_second, of_second_bias, of_weight, of_bias
-        return grad_x.unflatten(0, x.shape[:-1]), *grads, None, None
+        with without_autocast(grad):
+            return _backward(ctx, grad)
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+    """Gradients of all inputs, chunk by chunk."""
+    x, first, first_bias, second, second_bias, norm_weight, norm_bias, hidden = ctx.saved_tensors
+    of_first, of_second = torch.zeros_like(first), torch.zeros_like(second)
+    of_first_bias, of_second_bias, of_weight, of_bias = (
+        None if part is None else torch.zeros_like(part) for part in (first_bias, second_bias, norm_weight, norm_bias)
+    )
+    x_LC, grad_LO = x.flatten(0, -2), grad.flatten(0, -2)
+    cuts = _chunks(x_LC, len(first))
+    grad_x = torch.empty_like(x_LC)
+    scratch = x.new_empty(2, _most(cuts), len(first))
+    for cut in cuts:
+        x_nC, g_nO, size = x_LC[cut], grad_LO[cut], cut.stop - cut.start
+        normed, mean, rstd = x_nC, None, None
+        if norm_weight is not None:
+            normed, mean, rstd = torch.native_layer_norm(x_nC, x_nC.shape[-1:], norm_weight, norm_bias, ctx.eps)
+        h_nE = _linear(normed, first, first_bias, scratch[0, :size]) if hidden is None else hidden[cut]
+        of_second.addmm_(g_nO.T, F.gelu(h_nE))
+        of_h = torch.mm(g_nO, second, out=scratch[1, :size])
+        of_h = torch.ops.aten.gelu_backward(of_h, h_nE)
+        of_first.addmm_(of_h.T, normed)
+        _add_sum(of_first_bias, of_h)
+        _add_sum(of_second_bias, g_nO)
+        torch.mm(of_h, first, out=grad_x[cut])
+        if of_weight is not None and of_bias is not None:
+            part, weight_part, bias_part = torch.ops.aten.native_layer_norm_backward(
+                grad_x[cut], x_nC, x_nC.shape[-1:], mean, rstd, norm_weight, norm_bias, [True, True, True]
+            )
+            grad_x[cut] = part
+            of_weight.add_(weight_part)
+            of_bias.add_(bias_part)
+    grads = of_first, of_first_bias, of_second, of_second_bias, of_weight, of_bias
+    return grad_x.unflatten(0, x.shape[:-1]), *grads, None, None
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> Tensor:

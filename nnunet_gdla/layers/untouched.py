@@ -1,0 +1,27 @@
+"""Whether a module still is what it was made as, so that its weights alone say what it computes."""
+
+from torch import nn
+from torch.nn.modules import module as torch_module
+
+__all__ = ["has_hooks", "is_untouched"]
+
+
+def is_untouched(*modules: nn.Module | None) -> bool:
+    """Whether these are plain layers that nobody has replaced, wrapped or hooked; None counts as plain.
+
+    Adapters, observers and normalised weights (LoRA, quantisation, spectral norm) change a layer's class or hook into
+    its call. Such a layer has to be called; a plain one may be computed from its weights.
+    """
+    return all(module is None or (_is_plain(module) and not has_hooks(module)) for module in modules)
+
+
+def _is_plain(module: nn.Module) -> bool:
+    if isinstance(module, (nn.Conv1d, nn.Conv2d, nn.Conv3d)) and module.padding_mode != "zeros":
+        return False
+    return type(module) in (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Whether calling the module does more than its `forward`."""
+    own = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+    return any(own) or bool(torch_module._has_any_global_hook())
