@@ -5,6 +5,7 @@ import importlib.util
 import inspect
 import os
 import random
+import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
@@ -19,6 +20,9 @@ import torch
 
 from tests.paths import ROOT
 from tests.unchecked import unchecked
+
+# A shell starts what it puts into the background, perhaps the whole test run, with Ctrl-C ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _leave_unchecked(cls: type[torch.autograd.Function]) -> None:

@@ -23,6 +23,8 @@ from benchmarks.subjects import (
 from nnunet_gdla.networks import PVTGDLA
 from tests.reference.boundary_dou import boundary_dou_naive
 
+pytestmark = pytest.mark.timeout(600)  # many seconds of one core, minutes where others work too
+
 SIZE = 64
 
 

@@ -11,6 +11,8 @@ from torch import nn
 from tests.mil import adapters
 from tests.mil.recipes import run_recipe
 
+pytestmark = pytest.mark.timeout(600)  # many seconds of one core, minutes where others work too
+
 TRANSFORMERS = ("MIL", "MIL_vit4", "MIL_transmil")
 WIDTH = 16
 
