@@ -3,6 +3,7 @@
 import argparse
 import importlib
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -41,6 +42,8 @@ class Command(NamedTuple):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand and return its exit code: 0 good, 1 something to mend, 2 wrong usage, 130 Ctrl-C."""
     name = "nnunet-gdla"
+    # torchvision, which timm imports, uses it; nobody who reads our output can do anything about that.
+    warnings.filterwarnings("ignore", message="`torch.jit.interface` is deprecated", category=FutureWarning)
     try:
         args = _parser().parse_args(argv)
         name += f" {args.command}"
