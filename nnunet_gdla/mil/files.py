@@ -2,25 +2,15 @@
 
 import json
 import math
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from nnunet_gdla.files import replaced
+
 __all__ = ["read_csv", "replaced", "write_csv", "write_json", "write_text"]
-
-
-def replaced(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` fill a neighbour of `path`, then put it in place at once."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
-    try:
-        write(unfinished)
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:
