@@ -5,6 +5,7 @@ with a gate, g), R branches (2, or 1 without lambda), W = D / R width of a branc
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -88,14 +89,15 @@ class _Options(NamedTuple):
 
 def _plain(projected: Tensor, lam: Tensor | None, norm_weight: Tensor, options: _Options) -> Tensor:
     """The composition of the operators, which autograd differentiates step by step."""
-
-    def norm(y_BHND: Tensor) -> Tensor:
-        acc = torch.promote_types(y_BHND.dtype, torch.float32)
-        with without_autocast(y_BHND):
-            weight = norm_weight.to(acc)
-            return F.rms_norm(y_BHND.to(acc), weight.shape, weight, options.norm_eps).to(y_BHND.dtype)
-
+    norm = partial(_rms_norm, weight=norm_weight, eps=options.norm_eps)
     return attend_and_gate(projected, lam, norm, num_heads=options.num_heads, gate=options.gate, eps=options.eps)
+
+
+def _rms_norm(y_BHND: Tensor, weight: Tensor, eps: float) -> Tensor:
+    acc = torch.promote_types(y_BHND.dtype, torch.float32)
+    with without_autocast(y_BHND):
+        weight = weight.to(acc)
+        return F.rms_norm(y_BHND.to(acc), weight.shape, weight, eps).to(y_BHND.dtype)
 
 
 def attend_and_gate(
@@ -193,10 +195,7 @@ class _GatedDifferential(torch.autograd.Function):
         projected, lam, norm_weight, *kept = ctx.saved_tensors
         options = ctx.options
         if torch.is_grad_enabled():
-
-            def plain(projected: Tensor, lam: Tensor | None, norm_weight: Tensor) -> Tensor:
-                return _plain(projected, lam, norm_weight, options)
-
+            plain = partial(_plain, options=options)
             return *gradients_with_graph(plain, (projected, lam, norm_weight), grad), None
         needs = ctx.needs_input_grad
         with without_autocast(grad):
