@@ -53,12 +53,14 @@ class Neighbourhood(NamedTuple):
     """(B, N, K), zero in empty slots."""
     alone: Tensor
     """(B, N, 1), True without neighbours."""
+    any_alone: bool
+    """Whether there is such a row, if that costs nothing to know; else True."""
 
 
 def neighbourhood_rows(around: Neighbourhood, rows: slice) -> Tensor:
     """Return the weighted means (B, n, C) of the neighbours of these rows."""
     mean = gather_sum(around.table, around.position[:, rows], around.weight[:, rows])
-    return mean.masked_fill_(around.alone[:, rows], 0)
+    return mean.masked_fill_(around.alone[:, rows], 0) if around.any_alone else mean
 
 
 def neighbourhood(values_BHND: Tensor, acc: torch.dtype, index: Tensor, mask: Tensor, weight: Tensor) -> Neighbourhood:
@@ -78,7 +80,9 @@ def neighbourhood(values_BHND: Tensor, acc: torch.dtype, index: Tensor, mask: Te
         index_BNK = index_BNK + per_element * torch.arange(batch, device=index.device)[:, None, None]
     filled = weight.to(acc).masked_fill(~mask, 0)
     weight_BNK = (filled / filled.sum(-1, keepdim=True).clamp(min=1)).expand(index_BNK.shape)
-    return Neighbourhood(table_RC, index_BNK, weight_BNK, ~mask.any(-1, keepdim=True))
+    alone_BN1 = ~mask.any(-1, keepdim=True)
+    known = alone_BN1.device.type == "cpu" and not torch.compiler.is_compiling()
+    return Neighbourhood(table_RC, index_BNK, weight_BNK, alone_BN1, bool(alone_BN1.any()) if known else True)
 
 
 def _table(values_BHND: Tensor) -> tuple[Tensor, int, int]:

@@ -28,6 +28,12 @@ class NeighbourGraph(NamedTuple):
         """Return the graph on another device."""
         return NeighbourGraph(self.index.to(device), self.mask.to(device), self.weight.to(device))
 
+    def part(self, element: int, rows: slice) -> "NeighbourGraph":
+        """Return some rows of one batch element; their `index` still counts from the element's first row."""
+        shared = self.index.ndim == 2 or len(self.index) == 1
+        cut = (..., rows, slice(None)) if shared else (slice(element, element + 1), rows)
+        return NeighbourGraph(self.index[cut], self.mask[cut], self.weight[cut])
+
 
 def graph_for(graph: NeighbourGraph, shape: torch.Size | tuple[int, ...]) -> NeighbourGraph:
     """Return the graph with a batch axis, 1 where it is shared.

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from nnunet_gdla.ops._gather import Neighbourhood, neighbourhood
-from nnunet_gdla.ops._nystrom_forward import LayerWeights, landmark_maps, shared_rows, steps, value_part
+from nnunet_gdla.ops._nystrom_corrected import shared_rows, steps
+from nnunet_gdla.ops._nystrom_forward import LayerWeights, landmark_maps, value_part
 from nnunet_gdla.ops._nystrom_rows import (
     Mixing,
     Summary,

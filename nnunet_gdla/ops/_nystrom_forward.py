@@ -3,7 +3,7 @@
 Shape legend (this file): B batch, L tokens, N patches, C channels = H D, H heads, D head width, R landmarks, S = H R.
 """
 
-import dataclasses
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -11,23 +11,11 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from nnunet_gdla.ops._graph import NeighbourGraph
-from nnunet_gdla.ops._nystrom_rows import Mixing, Summary, chunks, mixed_rows, summarise
+from nnunet_gdla.ops._memory import steady_heap
+from nnunet_gdla.ops._nystrom_rows import Mixing, Summary, chunks, longest, mix_rows, summarise
 from nnunet_gdla.ops.nystrom import PinvInit, landmark_inverse, segment_means
-from nnunet_gdla.ops.redundancy import Alignment, alignment
 
-__all__ = [
-    "LayerWeights",
-    "Maps",
-    "Run",
-    "Sizes",
-    "attend",
-    "landmark_maps",
-    "project",
-    "shared_rows",
-    "steps",
-    "value_part",
-]
+__all__ = ["Elements", "Kept", "LayerWeights", "Maps", "Sizes", "attend", "landmark_maps", "value_part"]
 
 
 class LayerWeights(NamedTuple):
@@ -78,38 +66,16 @@ def landmark_maps(means_BRC: Tensor, rows: int, weight: Tensor, bias: Tensor, si
     )
 
 
-@dataclasses.dataclass
-class Run:
-    """One forward pass up to the last projection."""
+class Kept(NamedTuple):
+    """What a forward pass leaves for the backward pass."""
 
-    sizes: Sizes
     means: Tensor
+    """(B, R, C)."""
+    exponentials: Tensor
+    """(B, L, S), those of the softmax over all rows."""
+    softmax: Tensor
+    """(B, L, S), over the landmarks."""
     summaries: list[Summary]
-    mixings: list[Mixing]
-    exponentials: Tensor | None
-    """(B, L, S), kept for backward, as the next."""
-    softmax: Tensor | None
-    y: Tensor | None = None
-    """(B, L, C), the heads' outputs where a correction needs them."""
-    values: Tensor | None = None
-    """(B, L, C), likewise."""
-    graph: NeighbourGraph | None = None
-    first: int = 0
-    found: Alignment | None = None
-
-    def patches(self, rows: Tensor) -> Tensor:
-        """Rows (B, L, C) of the patches as (B, H, N, D)."""
-        assert self.graph is not None
-        count = self.graph.index.shape[-2]
-        return rows.narrow(1, self.first, count).unflatten(-1, (self.sizes.heads, -1)).transpose(1, 2)
-
-    def align(self, graph: NeighbourGraph, first: int) -> None:
-        """Find how the outputs of the patches lie to their neighbours' values, which are not needed any more then."""
-        assert self.y is not None
-        assert self.values is not None
-        self.graph, self.first = graph, first
-        self.found = alignment(self.patches(self.y), self.patches(self.values), graph)
-        self.values = None
 
 
 def value_part(weights: LayerWeights) -> tuple[Tensor, Tensor]:
@@ -118,59 +84,54 @@ def value_part(weights: LayerWeights) -> tuple[Tensor, Tensor]:
     return weights.qkv[2 * channels :], weights.qkv_bias[2 * channels :]
 
 
-def attend(x: Tensor, weights: LayerWeights, sizes: Sizes, *, keep: bool, whole: bool) -> Run:
-    """Summarise the tokens; with `whole`, also mix all rows and hold their values."""
-    batch, rows, channels = x.shape
-    keys = sizes.heads * sizes.landmarks
-    means = segment_means(x, sizes.landmarks)
-    maps = landmark_maps(means, rows, weights.qkv[: 2 * channels], weights.qkv_bias[: 2 * channels], sizes)
-    exponentials, softmax = (x.new_empty(batch, rows, keys) if keep else None for _ in range(2))
-    y, values = (x.new_empty(x.shape) if whole else None for _ in range(2))
-    run = Run(sizes, means, [], [], exponentials, softmax, y=y, values=values)
-    for b in range(batch):
-        kept, held = (None if whole_batch is None else whole_batch[b] for whole_batch in (exponentials, values))
-        summary = summarise(x[b], maps.key[b], value_part(weights), sizes.heads, kept, held)
+class Elements:
+    """The batch elements of one forward pass, one after another: what all rows need to be mixed."""
+
+    def __init__(self, x: Tensor, weights: LayerWeights, sizes: Sizes, *, keep: bool) -> None:
+        steady_heap()
+        batch, rows, channels = x.shape
+        self.x, self.weights, self.sizes = x, weights, sizes
+        self.means = segment_means(x, sizes.landmarks)
+        both = 2 * channels
+        self.maps = landmark_maps(self.means, rows, weights.qkv[:both], weights.qkv_bias[:both], sizes)
+        kept = (batch, rows, sizes.heads * sizes.landmarks)
+        self.exponentials, self.softmax = (x.new_empty(kept) if keep else None for _ in range(2))
+        self.summaries: list[Summary] = []
+
+    def mixer(self, b: int, values: Tensor | None = None) -> Callable[[slice, Tensor], Tensor]:
+        """Summarise element b and return what writes the mixed rows of a chunk to the begin of a buffer (n, C).
+
+        The values are written to `values` (L, C), where these are wanted.
+        """
+        kept, maps = None if self.exponentials is None else self.exponentials[b], self.maps
+        summary = summarise(self.x[b], maps.key[b], value_part(self.weights), self.sizes.heads, kept, values)
+        self.summaries.append(summary)
         mixing = Mixing(maps.query[b], maps.bias[b], maps.inverse[b] @ summary.values)
-        run.summaries.append(summary)
-        run.mixings.append(mixing)
-        if y is not None:
-            for _ in mixed_rows(x[b], mixing, None if softmax is None else softmax[b], y[b]):
-                pass
-    return run
+        at_once = longest(chunks(*self.x.shape[1:]))
+        scores, softmax = (self.x.new_empty(at_once, len(mixing.query)) for _ in range(2))
+
+        def mix(cut: slice, rows: Tensor) -> Tensor:
+            size = cut.stop - cut.start
+            here = softmax[:size] if self.softmax is None else self.softmax[b, cut]
+            mix_rows(self.x[b, cut], mixing, scores, here, rows[:size])
+            return rows[:size]
+
+        return mix
+
+    def kept(self) -> Kept | None:
+        """Return what backward needs, None where nothing is kept."""
+        if self.exponentials is None or self.softmax is None:
+            return None
+        return Kept(self.means, self.exponentials, self.softmax, self.summaries)
 
 
-def project(x: Tensor, weights: LayerWeights, beta: Tensor | None, run: Run) -> Tensor:
-    """Return the layer's output; with a correction it takes the memory of the heads' outputs."""
-    out = x.new_empty(x.shape) if run.y is None else run.y
-    for b, mixing in enumerate(run.mixings):
-        if beta is None:
-            kept = None if run.softmax is None else run.softmax[b]
-            for cut, y_nC in mixed_rows(x[b], mixing, kept, None):
-                torch.addmm(weights.out_bias, y_nC, weights.out.T, out=out[b, cut])
-            continue
-        for cut in chunks(*x.shape[1:]):
-            y_nC = out[b, cut]
-            _correct_chunk(y_nC, cut, b, beta, run)
-            y_nC.copy_(torch.addmm(weights.out_bias, y_nC, weights.out.T))
-    return out
-
-
-def shared_rows(cut: slice, first: int, count: int) -> tuple[slice, slice]:
-    """Which rows of a chunk are patches: counted within the chunk, and within the patches; perhaps none."""
-    start, stop = max(cut.start, first), min(cut.stop, first + count)
-    stop = max(start, stop)
-    return slice(start - cut.start, stop - cut.start), slice(start - first, stop - first)
-
-
-def _correct_chunk(y_nC: Tensor, cut: slice, b: int, beta: Tensor, run: Run) -> None:
-    assert run.found is not None
-    inner, outer = shared_rows(cut, run.first, beta.shape[-1])
-    if inner.start == inner.stop:
-        return
-    y_nHD, axis_nHD = y_nC[inner].unflatten(-1, (run.sizes.heads, -1)), run.found.axis[b, :, outer].transpose(0, 1)
-    y_nHD.sub_(axis_nHD.mul_(steps(beta[b, :, outer], run.found.dot[b, :, outer])))
-
-
-def steps(beta_Hn: Tensor, dot_Hn: Tensor) -> Tensor:
-    """How far (n, H, 1) to go against the axis; an infinite output that is to stay as it is must not become NaN."""
-    return torch.where(beta_Hn == 0, 0, beta_Hn * dot_Hn).T.contiguous().unsqueeze(-1)
+def attend(x: Tensor, weights: LayerWeights, sizes: Sizes, *, keep: bool) -> tuple[Tensor, Kept | None]:
+    """Run the layer without a correction."""
+    out, elements, cuts = torch.empty_like(x), Elements(x, weights, sizes, keep=keep), chunks(*x.shape[1:])
+    y = x.new_empty(longest(cuts), x.shape[-1])
+    for b in range(len(x)):
+        mix = elements.mixer(b)
+        for cut in cuts:
+            y_nC = mix(cut, y)
+            torch.addmm(weights.out_bias, y_nC, weights.out.T, out=out[b, cut])
+    return out, elements.kept()

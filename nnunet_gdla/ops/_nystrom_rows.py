@@ -5,7 +5,6 @@ No autograd in here: `nystrom_layer` keeps what backward needs. One batch elemen
 Shape legend (this file): L tokens, n rows of a chunk, C channels = H D, H heads, D head width, R landmarks, S = H R.
 """
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -18,7 +17,8 @@ __all__ = [
     "grad_of_mixing",
     "grad_of_projected_mixing",
     "grad_of_summary",
-    "mixed_rows",
+    "longest",
+    "mix_rows",
     "summarise",
 ]
 
@@ -63,7 +63,7 @@ def summarise(
     """
     weight, bias = value
     cuts = chunks(*x.shape)
-    scores, rows_of_values = x.new_empty(_most(cuts), len(key)), x.new_empty(_most(cuts), len(weight))
+    scores, rows_of_values = x.new_empty(longest(cuts), len(key)), x.new_empty(longest(cuts), len(weight))
     top, total = x.new_full((len(key),), -torch.inf), x.new_zeros(len(key))
     tops, out = [], x.new_zeros(heads, len(key) // heads, len(weight) // heads)
     for cut in cuts:
@@ -100,8 +100,8 @@ def grad_of_summary(
     both, of_both = torch.cat([key, weight]), x.new_zeros(keys + len(weight), x.shape[1])
     of_bias = torch.zeros_like(bias)
     level = (grad * summary.values).sum(-1).flatten()  # what the softmax takes off: the mean of its gradient
-    grad_T, v = grad.transpose(1, 2), x.new_empty(_most(cuts), len(bias))
-    softmax, of_rows = x.new_empty(_most(cuts), keys), x.new_empty(_most(cuts), len(both))
+    grad_T, v = grad.transpose(1, 2), x.new_empty(longest(cuts), len(bias))
+    softmax, of_rows = x.new_empty(longest(cuts), keys), x.new_empty(longest(cuts), len(both))
     for cut, scale in zip(cuts, summary.scale, strict=True):
         size, x_nC = cut.stop - cut.start, x[cut]
         v_nC = torch.addmm(bias, x_nC, weight.T, out=v[:size]) if values is None else values[cut]
@@ -125,26 +125,20 @@ class Mixing(NamedTuple):
     """(H, R, D), what the landmarks say."""
 
 
-def mixed_rows(x: Tensor, mixing: Mixing, kept: Tensor | None, target: Tensor | None) -> Iterator[tuple[slice, Tensor]]:
-    """Give, chunk by chunk, softmax over landmarks of `x query^T + bias`, times the landmarks' values: (n, C).
+def mix_rows(x_nC: Tensor, mixing: Mixing, scores: Tensor, softmax: Tensor, out: Tensor) -> None:
+    """Write softmax over landmarks of `x query^T + bias`, and it times the landmarks' values, for a chunk of tokens.
 
     Args:
-        x: (L, C).
+        x_nC: Tokens.
         mixing: The maps.
-        kept: (L, S), for the softmaxes, or None.
-        target: (L, C), for the rows, or None: then each chunk is written over the one before.
+        scores: (at least n, S), is written over.
+        softmax: (n, S), is written.
+        out: (n, C), is written.
     """
-    heads, cuts = len(mixing.values), chunks(*x.shape)
-    scores = x.new_empty(_most(cuts), len(mixing.query))
-    softmax = torch.empty_like(scores) if kept is None else kept
-    rows = x.new_empty(_most(cuts), mixing.values.shape[0] * mixing.values.shape[2]) if target is None else target
-    for cut in cuts:
-        size = cut.stop - cut.start
-        here = slice(size) if kept is None else cut
-        torch.addmm(mixing.bias, x[cut], mixing.query.T, out=scores[:size])
-        torch.softmax(scores[:size].unflatten(-1, (heads, -1)), -1, out=softmax[here].unflatten(-1, (heads, -1)))
-        y_nC = rows[slice(size) if target is None else cut]
-        yield cut, _joined(torch.bmm(_heads(softmax[here], heads), mixing.values), out=y_nC)
+    heads, here = len(mixing.values), scores[: len(x_nC)]
+    torch.addmm(mixing.bias, x_nC, mixing.query.T, out=here)
+    torch.softmax(here.unflatten(-1, (heads, -1)), -1, out=softmax.unflatten(-1, (heads, -1)))
+    _joined(torch.bmm(_heads(softmax, heads), mixing.values), out=out)
 
 
 def grad_of_mixing(
@@ -200,5 +194,6 @@ def _joined(rows: Tensor, out: Tensor) -> Tensor:
     return out
 
 
-def _most(cuts: list[slice]) -> int:
+def longest(cuts: list[slice]) -> int:
+    """Rows of the longest chunk."""
     return cuts[0].stop - cuts[0].start

@@ -7,7 +7,6 @@ Shape legend (this file): B batch, L tokens, N patches, C channels = H D, H head
 K neighbour slots.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -16,26 +15,16 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from nnunet_gdla.ops._checks import without_autocast
-from nnunet_gdla.ops._graph import NeighbourGraph, graph_for
+from nnunet_gdla.ops._graph import graph_for
 from nnunet_gdla.ops._nystrom_backward import Backward
-from nnunet_gdla.ops._nystrom_forward import LayerWeights, Run, Sizes, attend, project
+from nnunet_gdla.ops._nystrom_corrected import Correction, Patches, attend_and_correct
+from nnunet_gdla.ops._nystrom_forward import Kept, LayerWeights, Sizes, attend
 from nnunet_gdla.ops.nystrom import PinvInit, check_nystrom_options
-from nnunet_gdla.ops.redundancy import Alignment
 
-__all__ = ["Correction", "LayerWeights", "nystrom_layer", "nystrom_layer_fits"]
+__all__ = ["Correction", "LayerWeights", "Patches", "nystrom_layer", "nystrom_layer_fits"]
 
 # Below, the products with the weights that make the small matrices cost more than they save.
 FEWEST_ROWS = 2048
-
-
-class Correction(NamedTuple):
-    """A correction of the patch rows along their neighbours' values, between attention and the last projection."""
-
-    graph: NeighbourGraph
-    first: int
-    """Row of the first patch."""
-    beta: Callable[[Float[Tensor, "B H N D"], Alignment], Float[Tensor, "B H N"]]
-    """From the outputs of the patches and how they lie; only its own parameters may get gradients through it."""
 
 
 def nystrom_layer_fits(x: Tensor, weights: LayerWeights, *, num_heads: int, num_landmarks: int) -> bool:
@@ -93,28 +82,36 @@ def nystrom_layer(
     Reference: two linear layers around `nystrom_attention_naive` in tests/reference.
     """
     check_nystrom_options(num_landmarks, pinv_iterations, pinv_init)
-    rows, channels = x.shape[1:]
+    channels = x.shape[-1]
     if weights.qkv.shape != (3 * channels, channels) or channels % num_heads:
         raise ValueError(f"weights {tuple(weights.qkv.shape)} do not project {tuple(x.shape)} for {num_heads} heads")
     sizes = Sizes(num_heads, num_landmarks, pinv_iterations, pinv_init)
     trained = any(part.requires_grad for part in (x, *weights)) or correction is not None
     keep = torch.is_grad_enabled() and trained
+    if correction is not None:
+        found = attend_and_correct(x, weights, sizes, correction, keep=keep)
+        if found.kept is None:
+            return found.out
+        graph = graph_for(correction.graph, (x.shape[0], found.beta.shape[-1]))
+        result = _Result(found.out, found.kept, sizes, correction.first, found.dot, graph)
+        return _Layer.apply(x, *weights, found.beta, result)
     with torch.no_grad():
-        run = attend(x, weights, sizes, keep=keep, whole=correction is not None)
-    if correction is None:
-        return _Layer.apply(x, *weights, None, run)
-    patches = min(correction.graph.index.shape[-2], max(rows - correction.first, 0))
-    graph = graph_for(correction.graph, (x.shape[0], patches))
-    run.align(correction.graph, correction.first)
-    assert run.y is not None
-    assert run.found is not None
-    beta, seen = correction.beta(run.patches(run.y), run.found).to(x.dtype), graph.mask.any(-1)
-    if not bool(seen.all()):
-        beta = beta.masked_fill(~seen.unsqueeze(1), 0)
-    return _Layer.apply(x, *weights, beta, run)
+        out, kept = attend(x, weights, sizes, keep=keep)
+    return out if kept is None else _Layer.apply(x, *weights, None, _Result(out, kept, sizes))
+
+
+class _Result(NamedTuple):
+    out: Tensor
+    kept: Kept
+    sizes: Sizes
+    first: int = 0
+    dot: Tensor | None = None
+    graph: tuple[Tensor, ...] = ()
 
 
 class _Layer(torch.autograd.Function):
+    """Hangs what has been computed into the graph."""
+
     @staticmethod
     def forward(
         ctx: Any,  # noqa: ANN401
@@ -124,18 +121,14 @@ class _Layer(torch.autograd.Function):
         out: Tensor,
         out_bias: Tensor,
         beta: Tensor | None,
-        run: Run,
+        result: _Result,
     ) -> Tensor:
-        result = project(x, LayerWeights(qkv, qkv_bias, out, out_bias), beta, run)
-        if run.softmax is None:
-            return result
-        ctx.sizes, ctx.first = run.sizes, run.first
-        summary = (torch.stack([s.values for s in run.summaries]), torch.stack([s.scale for s in run.summaries]))
-        graph = () if run.graph is None else graph_for(run.graph, (x.shape[0], run.graph.index.shape[-2]))
-        dot = None if run.found is None else run.found.dot
-        tensors = (x, qkv, qkv_bias, out, out_bias, run.means, run.exponentials, run.softmax, *summary, beta, dot)
-        ctx.save_for_backward(*tensors, *graph)
-        return result
+        ctx.sizes, ctx.first = result.sizes, result.first
+        means, exponentials, softmax, summaries = result.kept
+        summary = (torch.stack([s.values for s in summaries]), torch.stack([s.scale for s in summaries]))
+        tensors = (x, qkv, qkv_bias, out, out_bias, means, exponentials, softmax, *summary, beta, result.dot)
+        ctx.save_for_backward(*tensors, *result.graph)
+        return result.out
 
     @staticmethod
     @once_differentiable

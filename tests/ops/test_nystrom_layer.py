@@ -1,5 +1,6 @@
 """The whole Nystrom layer in one function equals projections around the naive attention, gradients included."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from nnunet_gdla.mil.models.slide_attention import SlideAttention
 from nnunet_gdla.mil.models.tokens import SlideContext
 from nnunet_gdla.ops import _nystrom_rows, nystrom_layer
 from nnunet_gdla.ops.neighbours import NeighbourGraph, grid_neighbours
-from nnunet_gdla.ops.nystrom_layer import Correction, LayerWeights, nystrom_layer_fits
+from nnunet_gdla.ops.nystrom_layer import Correction, LayerWeights, Patches, nystrom_layer_fits
 from nnunet_gdla.ops.redundancy import Alignment
 from tests.mil.slide_golden import attention_layer, layer_context
 from tests.reference.compare import assert_all_close, gradients
@@ -60,6 +61,10 @@ def test_equals_projections_around_the_naive_twin(sizes: tuple[int, ...], init: 
     assert_all_close(actual, gradients(lambda *some: _naive(*some, **options), _tensors(sizes)), 1e-9, floor=1e-3)
 
 
+def _given(beta: Tensor) -> Callable[[Tensor, Alignment, Patches], Tensor]:
+    return lambda _y, _found, patches: beta[patches.element : patches.element + 1, :, patches.rows]
+
+
 def _lattice(batch: int, patches: int, *, shared: bool) -> NeighbourGraph:
     generator = torch.Generator().manual_seed(patches)
     coords = torch.randint(0, 7, (batch, patches, 2), generator=generator)
@@ -77,7 +82,7 @@ def test_corrected_equals_the_naive_twins(sizes: tuple[int, ...], shared: bool, 
     beta[..., ::5] = 0
 
     def ours(x: Tensor, qkv: Tensor, bias: Tensor, out: Tensor, out_bias: Tensor, beta: Tensor) -> Tensor:
-        correction = Correction(graph, first, lambda _y, _found: beta)
+        correction = Correction(graph, first, _given(beta))
         weights = LayerWeights(qkv, bias, out, out_bias)
         return nystrom_layer.nystrom_layer(x, weights, correction=correction, **options)  # type: ignore[arg-type]
 
@@ -104,7 +109,7 @@ def test_gradcheck(corrected: bool) -> None:
 
     def layer(x: Tensor, *weights: Tensor) -> Tensor:
         # the axis is cut out of the graph, and would move with x and the weights: they are checked without correction
-        correction = Correction(graph, 1, lambda _y, _found: beta) if corrected else None
+        correction = Correction(graph, 1, _given(beta)) if corrected else None
         parts = LayerWeights(*weights)
         return nystrom_layer.nystrom_layer(x, parts, num_heads=2, num_landmarks=3, correction=correction)
 
@@ -196,20 +201,35 @@ def test_a_hook_on_a_projection_sees_every_token() -> None:
     assert seen == [(1, 45, 48)]
 
 
+@pytest.mark.parametrize("batch", [1, 2])
+def test_a_hook_on_the_gate_sees_all_patches_at_once(batch: int) -> None:
+    layer, x, context = _layer("srp")
+    assert isinstance(layer.correction, GatedSRP)
+    shapes: list[tuple[int, ...]] = []
+    layer.correction.gate.register_forward_hook(lambda _module, _inputs, beta: shapes.append(tuple(beta.shape)))
+    homogeneity = torch.rand(batch, 40)
+    layer(x.expand(batch, -1, -1).contiguous(), context._replace(homogeneity=homogeneity))
+    assert shapes == [(batch, 2, 40)]
+
+
 def test_beta_sees_how_the_outputs_lie() -> None:
     _, x, context = _layer("none")
     assert context.graph is not None
     weights = LayerWeights(*(torch.randn(shape) for shape in ((48, 16), (48,), (16, 16), (16,))))
-    shapes: list[tuple[int, ...]] = []
+    seen: list[slice] = []
 
-    def beta(y: Tensor, found: Alignment) -> Tensor:
-        shapes.append(tuple(y.shape))
+    def beta(y: Tensor, found: Alignment, patches: Patches) -> Tensor:
+        seen.append(patches.rows)
         torch.testing.assert_close(found.dot, (y * found.axis).sum(-1))
         torch.testing.assert_close(found.norm, y.norm(dim=-1))
-        return torch.zeros(1, 2, 40)
+        return torch.zeros(1, 2, y.shape[2])
 
-    nystrom_layer.nystrom_layer(x, weights, num_heads=2, num_landmarks=4, correction=Correction(context.graph, 1, beta))
-    assert shapes == [(1, 2, 40, 8)]
+    for at_once in (True, False):
+        correction = Correction(context.graph, 1, beta, at_once)
+        nystrom_layer.nystrom_layer(x, weights, num_heads=2, num_landmarks=4, correction=correction)
+    assert seen.pop(0) == slice(0, 40)
+    assert len(seen) > 1
+    assert [row for rows in seen for row in range(rows.start, rows.stop)] == list(range(40))
 
 
 @pytest.mark.compile  # the shape checks would speak first

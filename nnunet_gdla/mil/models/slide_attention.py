@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nnunet_gdla.layers.redundancy import FixedSRP, GatedSRP
+from nnunet_gdla.layers.untouched import has_hooks
 from nnunet_gdla.mil.models.combinations import read_combination
 from nnunet_gdla.mil.models.heads import linear_row, merge_heads, project_means, softmax_row, split_heads
 from nnunet_gdla.mil.models.tokens import SlideContext
@@ -20,7 +21,7 @@ from nnunet_gdla.ops import linear_attention
 from nnunet_gdla.ops.exclusive import exclusive_projection
 from nnunet_gdla.ops.neighbours import NeighbourGraph
 from nnunet_gdla.ops.nystrom import PinvInit, check_nystrom_options, nystrom_attention, nystrom_attention_row
-from nnunet_gdla.ops.nystrom_layer import Correction, LayerWeights, nystrom_layer, nystrom_layer_fits
+from nnunet_gdla.ops.nystrom_layer import Correction, LayerWeights, Patches, nystrom_layer, nystrom_layer_fits
 from nnunet_gdla.ops.redundancy import Alignment
 
 __all__ = ["SlideAttention", "build_correction", "corrected"]
@@ -131,6 +132,8 @@ class SlideAttention(nn.Module):
             return False
         if isinstance(self.correction, GatedSRP) and not self.correction.gate.detach:
             return False
+        if self.correction is not None and len(x) > 1 and _watched(self.correction):
+            return False  # a hook is to see the whole batch
         return nystrom_layer_fits(x, self._weights(), num_heads=self.num_heads, num_landmarks=self.num_landmarks)
 
     def _whole_layer(self, x: Tensor, context: SlideContext) -> Tensor:
@@ -140,10 +143,12 @@ class SlideAttention(nn.Module):
             return nystrom_layer(x, self._weights(), **options)
         graph, homogeneity = _neighbours(context)
 
-        def beta(y: Tensor, found: Alignment) -> Tensor:
-            return part.coefficients(y, found, graph, homogeneity)
+        def beta(y: Tensor, found: Alignment, patches: Patches) -> Tensor:
+            here = slice(patches.element, patches.element + 1)
+            return part.coefficients(y, found, graph.part(*patches), homogeneity[here, patches.rows])
 
-        return nystrom_layer(x, self._weights(), correction=Correction(graph, 1, beta), **options)
+        correction = Correction(graph, 1, beta, at_once=_watched(part))
+        return nystrom_layer(x, self._weights(), correction=correction, **options)
 
     def _edited(self, stream: Tensor, placement: str, context: SlideContext) -> Tensor:
         if self.correction is None or self.combination.placement != placement:
@@ -203,6 +208,10 @@ def corrected(
     """
     graph, homogeneity = _neighbours(context)
     return correction(stream, values, graph, homogeneity, first=1)
+
+
+def _watched(module: nn.Module) -> bool:
+    return any(has_hooks(part) for part in module.modules())
 
 
 def _neighbours(context: SlideContext) -> tuple[NeighbourGraph, Tensor]:
