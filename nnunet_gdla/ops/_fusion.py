@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
+from nnunet_gdla.ops._memory import steady_heap
+
 __all__ = ["FUSED_VARIABLE", "fused_kernels", "gradients_with_graph", "is_eager_cpu", "may_fuse"]
 
 FUSED_VARIABLE = "NNUNET_GDLA_FUSED"
@@ -40,7 +42,10 @@ def may_fuse(*tensors: Tensor | None) -> bool:
         return False
     if any(tensor.device != first.device or tensor.dtype != first.dtype for tensor in rest):
         return False
-    return not (torch.is_autocast_enabled("cpu") or torch._C._are_functorch_transforms_active())
+    if torch.is_autocast_enabled("cpu") or torch._C._are_functorch_transforms_active():
+        return False
+    steady_heap()
+    return True
 
 
 def is_eager_cpu(tensor: Tensor) -> bool:

@@ -1,8 +1,8 @@
 """The forward pass of a Nystrom layer that corrects the rows of the patches before the last projection.
 
 A few chunks at a time, while they lie in the cache: mix the rows, find how they lie to their neighbours' values, ask
-for the coefficients, correct, project. The values of the whole slide, which the neighbours need, lie where the output will:
-an output is written as soon as no later row has a neighbour there, for patches in reading order a chunk later.
+for the coefficients, correct, project. The values of the whole slide, which the neighbours need, lie where the output
+will: an output is written as soon as no later row has a neighbour there, for patches in reading order a chunk later.
 
 Shape legend (this file): B batch, L tokens, N patches, n rows of some chunks, C channels = H D, H heads, D head width,
 K neighbour slots.

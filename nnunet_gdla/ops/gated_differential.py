@@ -122,7 +122,12 @@ def attend_and_gate(
 
 
 def _split_heads(projected: Tensor, num_heads: int, gate: Gate) -> tuple[Tensor, ...]:
-    return projected.unflatten(-1, (3 if gate is None else 4, num_heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+    return _permuted(projected, num_heads, gate).unbind(0)
+
+
+def _permuted(projected: Tensor, num_heads: int, gate: Gate) -> Tensor:
+    """View (B, N, P H D) as (P, B, H, N, D)."""
+    return projected.unflatten(-1, (3 if gate is None else 4, num_heads, -1)).permute(2, 0, 3, 1, 4)
 
 
 class _Core(NamedTuple):
@@ -143,11 +148,11 @@ class _Core(NamedTuple):
 
 
 def _core(projected: Tensor, lam: Tensor | None, options: _Options, kept: tuple[Tensor, ...] | None = None) -> _Core:
-    q_BHND, k_BHND, v_BHND, *_ = _split_heads(projected, options.num_heads, options.gate)
-    batch, heads, _, width = v_BHND.shape
+    parts_PBHND = _permuted(projected, options.num_heads, options.gate)
+    batch, heads, _, width = parts_PBHND.shape[1:]
     branches = 1 if lam is None else 2
-    phi_q_XND, phi_k_XND = _phi(q_BHND), _phi(k_BHND)
-    v_XND = _apart(v_BHND)
+    phi_q_XND, phi_k_XND = _phi(parts_PBHND[:2]).flatten(1, 2).unbind(0)
+    v_XND = _apart(parts_PBHND[2])
     if kept is None:
         state_XDD, key_sum_XD = torch.bmm(phi_k_XND.mT, v_XND), phi_k_XND.sum(1)
         weighted_XNRW = (phi_q_XND * key_sum_XD.unsqueeze(1)).unflatten(-1, (branches, -1))
@@ -163,11 +168,10 @@ def _core(projected: Tensor, lam: Tensor | None, options: _Options, kept: tuple[
     return _Core(phi_q_XND, phi_k_XND, v_XND, scaled_XND, y_XND, signed_XDD, state_XDD, key_sum_XD, inverse_XNR)
 
 
-def _phi(x_BHND: Tensor) -> Tensor:
-    """`elu_plus_one` of one projection, its heads made contiguous on the way: (B, H, N, D) -> (X, N, D)."""
-    phi_BHND, above_BHND = x_BHND.new_empty(2, *x_BHND.shape).unbind(0)
-    torch.clamp(x_BHND, max=0, out=phi_BHND).exp_().add_(torch.clamp(x_BHND, min=0, out=above_BHND))
-    return phi_BHND.flatten(0, 1)
+def _phi(x: Tensor) -> Tensor:
+    """`elu_plus_one`, made contiguous on the way."""
+    phi, above = x.new_empty(2, *x.shape).unbind(0)
+    return torch.clamp(x, max=0, out=phi).exp_().add_(torch.clamp(x, min=0, out=above))
 
 
 def _inverse_rms(y_XND: Tensor, eps: float) -> Tensor:
@@ -184,10 +188,7 @@ class _GatedDifferential(torch.autograd.Function):
         ctx.options = options
         normed_XND = core.y.mul_(_inverse_rms(core.y, options.norm_eps)).mul_(norm_weight)
         if options.gate is not None:
-            g_BHND = _split_heads(projected, options.num_heads, options.gate)[3]
-            if options.gate == "silu":
-                normed_XND.mul_(_apart(g_BHND))
-            normed_XND.mul_(torch.sigmoid(g_BHND, out=normed_XND.new_empty(g_BHND.shape)).flatten(0, 1))
+            return _gate_and_merge(normed_XND, projected, options)
         return _merge_heads([normed_XND], options.num_heads)
 
     @staticmethod
@@ -222,7 +223,7 @@ def _backward(
         grad_weight = product_XND.sum((0, 1))
     else:
         gate_XND, slope_XND = _gate_and_slope(
-            _apart(_split_heads(projected, options.num_heads, options.gate)[3]), options.gate
+            _apart(_permuted(projected, options.num_heads, options.gate)[3]), options.gate
         )
         grad_gate = [slope_XND.mul_(product_XND).mul_(norm_weight)]
         grad_weight = product_XND.mul_(gate_XND).sum((0, 1))
@@ -248,6 +249,18 @@ def _merge_heads(parts_XND: list[Tensor], num_heads: int) -> Tensor:
     for part, source_XND in enumerate(parts_XND):
         for head, source_BND in enumerate(source_XND.view(batch, num_heads, tokens, width).unbind(1)):
             out[:, :, part, head].copy_(source_BND)
+    return out.flatten(2)
+
+
+def _gate_and_merge(normed_XND: Tensor, projected: Tensor, options: _Options) -> Tensor:
+    g_BHND = _permuted(projected, options.num_heads, options.gate)[3]
+    gate_BHND, normed_BHND = normed_XND.new_empty(g_BHND.shape), normed_XND.view(g_BHND.shape)
+    gate = torch.ops.aten.silu if options.gate == "silu" else torch.sigmoid
+    gate(g_BHND, out=gate_BHND)
+    batch, heads, tokens, width = g_BHND.shape
+    out = normed_XND.new_empty(batch, tokens, heads, width)
+    for normed, factor, merged in zip(normed_BHND.unbind(1), gate_BHND.unbind(1), out.unbind(2), strict=True):
+        torch.mul(normed, factor, out=merged)  # a head at a time, as below
     return out.flatten(2)
 
 
