@@ -11,6 +11,8 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, distributed, nn
 from torch.autograd.function import once_differentiable
 
+from nnunet_gdla.words import counted
+
 __all__ = ["BoundaryDoULoss"]
 
 Activation = Literal["softmax", "sigmoid", "none"]
@@ -118,7 +120,9 @@ class BoundaryDoULoss(nn.Module):
             what = (
                 f"a mask per output{' and one of ignored pixels' * ignored}" if self.regions else "one of label values"
             )
-            raise ValueError(f"{shapes} do not fit together: the target must have {channels} channel(s), {what}")
+            raise ValueError(
+                f"{shapes} do not fit together: the target must have {counted(channels, 'channel')}, {what}"
+            )
 
     def _explain_unreadable(self, truth: "_Truth", target: Tensor, num_outputs: int) -> str:
         values = (target[:, :num_outputs] if self.regions else target).double()

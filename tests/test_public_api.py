@@ -46,6 +46,7 @@ PUBLIC = {
         "WEIGHTS_VARIABLE",
         "convert_released_state_dict",
         "encoder_weights_advice",
+        "fetch_encoder_weights",
         "find_encoder_weights",
         "load_encoder_weights",
     ],

@@ -66,6 +66,7 @@ def recipe(parser: argparse.ArgumentParser) -> None:
     add("name", metavar="NAME", choices=sorted(RECIPES), help="one of " + ", ".join(sorted(RECIPES)))
     add("-d", "--dataset-id", metavar="ID", type=_number, help="number of the dataset (default: 501 to 505)")
     add("--write-plans", action="store_true", help="write nnUNetGDLAPaperPlans from nnUNetGDLAPlans of the dataset")
+    add("--overwrite", action="store_true", help="with --write-plans: replace other plans of that name")
 
 
 def _positive(text: str) -> int:

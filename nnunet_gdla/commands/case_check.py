@@ -7,17 +7,17 @@ from typing import Any
 import nibabel
 import numpy as np
 import numpy.typing as npt
-from nibabel.filebasedimages import ImageFileError
 from nnunetv2.imageio.base_reader_writer import BaseReaderWriter
 
 from nnunet_gdla.commands.dataset_files import Case
 from nnunet_gdla.commands.dataset_json import Description
-from nnunet_gdla.commands.findings import BREAKAGES, SHOWN, Finding, failed, one_line, warned
+from nnunet_gdla.commands.findings import SHOWN, Finding, failed, one_line, warned
+from nnunet_gdla.commands.reading import UNREADABLE
+from nnunet_gdla.words import counted
 
-__all__ = ["UNREADABLE", "CaseReport", "check_case"]
+__all__ = ["CaseReport", "check_case"]
 
 Array = npt.NDArray[np.floating[Any]]
-UNREADABLE: tuple[type[Exception], ...] = (*BREAKAGES, ImageFileError)
 
 
 @dataclass
@@ -145,7 +145,7 @@ def _check_channels(pictures: list[_Picture], description: Description, report: 
     if found == declared:
         return
     files = ", ".join(picture.path.name for picture in pictures[:SHOWN])
-    detail = f"{files}: {found} channel{'s' * (found != 1)}, declared {declared} ({', '.join(description.channels)})"
+    detail = f"{files}: {counted(found, 'channel')}, declared {declared} ({', '.join(description.channels)})"
     single = len(pictures) == 1
     if single and found == declared + 1 and found in {2, 4}:
         title, fix = "alpha channel", "save the files without transparency, or declare one channel name more"
@@ -163,7 +163,7 @@ def _check_label(label: _Picture, images: list[_Picture], description: Descripti
     name = label.path.name
     if len(label.pixels) != 1:
         against = f", the image is {images[0].shape}" if images else ""
-        detail = f"{name} has {len(label.pixels)} components of {label.shape}{against}"
+        detail = f"{name} has {counted(len(label.pixels), 'component')} of {label.shape}{against}"
         report.findings.append(
             failed("label components", detail, "save each mask with a single channel of label values")
         )

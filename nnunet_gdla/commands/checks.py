@@ -15,6 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from nnunet_gdla.commands.findings import Finding, failed, passed, warned
+from nnunet_gdla.words import counted
 
 __all__ = [
     "check_compile",
@@ -192,7 +193,7 @@ def check_training_step(device: str) -> Iterator[Finding]:
     seconds = time.perf_counter() - start
     if not bool(loss.isfinite()) or bad:
         named = ", ".join(bad[:3])
-        detail = f"loss {loss.item():g}, {len(bad)} gradients missing or not finite ({named})"
+        detail = f"loss {loss.item():g}, {counted(len(bad), 'gradient')} missing or not finite ({named})"
         fix = "try -device cpu; if that passes, update the GPU driver and torch, otherwise reinstall torch and timm"
         yield failed("training step", detail, fix)
     else:

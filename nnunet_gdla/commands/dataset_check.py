@@ -1,27 +1,24 @@
 """The raw dataset, checked before hours are lost: what nnU-Net would refuse late, misread or never look at."""
 
-import contextlib
-import io
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import SimpleITK
 from nnunetv2.imageio.base_reader_writer import BaseReaderWriter
-from nnunetv2.imageio.reader_writer_registry import determine_reader_writer_from_dataset_json
 from tqdm import tqdm
 
-from nnunet_gdla.commands.case_check import UNREADABLE, CaseReport, check_case
+from nnunet_gdla.commands.case_check import CaseReport, check_case
 from nnunet_gdla.commands.dataset_files import Case, check_files, list_cases, list_training_cases
 from nnunet_gdla.commands.dataset_json import Description, check_description, describe, read_json
 from nnunet_gdla.commands.findings import Finding, Level, collapse, failed, passed, run_check, warned
+from nnunet_gdla.commands.reading import find_reader, quiet_readers
+from nnunet_gdla.words import counted
 
 __all__ = ["check_dataset", "find_dataset"]
 
 FOLDERS = ("nnUNet_raw", "nnUNet_preprocessed", "nnUNet_results")
-READER_TRIALS = 5
 
 
 def find_dataset(dataset: str) -> Path | Finding:
@@ -69,8 +66,7 @@ def check_dataset(folder: Path, *, num_threads: int) -> Iterator[Finding]:
     description = describe(content)
     cases = list_training_cases(folder, description)
     yield from check_files(folder, description, cases)
-    with _quiet_readers():
-        reader = _find_reader(description, cases)
+    reader = _find_reader(description, cases)
     if isinstance(reader, Finding):
         yield reader
         return
@@ -79,7 +75,9 @@ def check_dataset(folder: Path, *, num_threads: int) -> Iterator[Finding]:
     yield from problems
     complete = sum(all(path is None or path.is_file() for path in (*case.images, case.label)) for case in cases)
     if complete and not problems:
-        yield passed("images and masks", f"{complete} complete cases readable, shapes, channels and label values fit")
+        yield passed(
+            "images and masks", f"{counted(complete, 'complete case')} readable, shapes, channels and label values fit"
+        )
     yield from run_check("labels", lambda: _check_classes(reports, description))
     yield from _sizes(reports)
     yield from _check_images_to_predict(folder, description, reader, num_threads)
@@ -90,27 +88,10 @@ def _names_everywhere() -> set[str]:
     return {path.name for folder in folders for path in folder.glob("Dataset*_*") if path.is_dir()}
 
 
-@contextlib.contextmanager
-def _quiet_readers() -> Iterator[None]:
-    """Keep nnU-Net's and SimpleITK's own texts off the screen; the findings say it in one line."""
-    shown = SimpleITK.ProcessObject.GetGlobalWarningDisplay()
-    SimpleITK.ProcessObject.SetGlobalWarningDisplay(False)
-    try:
-        with contextlib.redirect_stdout(io.StringIO()):
-            yield
-    finally:
-        SimpleITK.ProcessObject.SetGlobalWarningDisplay(shown)
-
-
 def _find_reader(description: Description, cases: Sequence[Case]) -> type[BaseReaderWriter] | Finding:
-    """Return the reader that nnU-Net picks by trying the first image; a broken first file must not hide the others."""
-    examples = [case.images[0] for case in cases if case.images and case.images[0].is_file()][:READER_TRIALS]
-    for example in [*map(str, examples), None]:
-        with contextlib.suppress(*UNREADABLE), contextlib.redirect_stderr(io.StringIO()):
-            reader: type[BaseReaderWriter] = determine_reader_writer_from_dataset_json(
-                description.content, example, verbose=False
-            )
-            return reader
+    reader = find_reader(description.content, (case.images[0] for case in cases if case.images))
+    if reader is not None:
+        return reader
     return failed(
         "reader", f"nnU-Net has no reader for {description.ending}", "convert the images, e.g. to .png or .nii.gz"
     )
@@ -121,7 +102,7 @@ def _read_all(
 ) -> list[CaseReport]:
     pool = ThreadPoolExecutor(max_workers=num_threads)
     try:
-        with _quiet_readers():
+        with quiet_readers():
             results = pool.map(lambda case: check_case(case, description, reader), cases)
             return list(tqdm(results, desc=title, total=len(cases), leave=False, disable=None))
     finally:
@@ -143,7 +124,7 @@ def _check_classes(reports: Sequence[CaseReport], description: Description) -> I
         yield warned("labels in the masks", f"no training case holds {', '.join(absent)}", fix)
     else:
         counts = ", ".join(f"{value} ({name}) in {masks[value]}" for value, name in sorted(classes.items()))
-        yield passed("labels in the masks", f"{counts} of {len(reports)} cases")
+        yield passed("labels in the masks", f"{counts} of {counted(len(reports), 'case')}")
 
 
 def _sizes(reports: Sequence[CaseReport]) -> Iterator[Finding]:
@@ -168,4 +149,5 @@ def _check_images_to_predict(
     for problem in problems:
         yield Finding(problem.level, f"imagesTs, {problem.title}", problem.detail, problem.fix)
     if not problems:
-        yield passed("imagesTs", f"{len(cases)} cases to predict, readable, {len(description.channels)} channels each")
+        channels = counted(len(description.channels), "channel")
+        yield passed("imagesTs", f"{counted(len(cases), 'case')} to predict, readable, {channels} each")

@@ -10,6 +10,7 @@ from typing import Any
 
 from nnunet_gdla.commands.dataset_json import Description
 from nnunet_gdla.commands.findings import SHOWN, Finding, collapse, failed, passed, warned
+from nnunet_gdla.words import counted
 
 __all__ = ["Case", "check_files", "list_cases", "list_training_cases"]
 
@@ -80,8 +81,9 @@ def _check_files(folder: Path, description: Description, cases: list[Case]) -> I
 def _check_count(description: Description, cases: list[Case]) -> Iterator[Finding]:
     promised = description.content.get("numTraining")
     if promised is not None and promised != len(cases):
+        there = f"there {'is' if len(cases) == 1 else 'are'} {counted(len(cases), 'training case')}"
         fix = f'write "numTraining": {len(cases)}, or add the missing cases'
-        yield failed("numTraining", f"dataset.json says {promised!r}, there are {len(cases)} training cases", fix)
+        yield failed("numTraining", f"dataset.json says {promised!r}, {there}", fix)
     elif 0 < len(cases) < SHOWN:
         fix = "train with fold all, or write your own splits_final.json into the preprocessed folder, or add cases"
         yield warned("training cases", f"only {len(cases)}; nnU-Net's five folds need at least 5", fix)

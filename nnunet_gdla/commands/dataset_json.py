@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from nnunet_gdla.commands.findings import BREAKAGES, Finding, failed, one_line, passed, warned
+from nnunet_gdla.damage import reason
+from nnunet_gdla.words import counted
 
 __all__ = ["Description", "check_description", "describe", "read_json"]
 
@@ -39,7 +41,7 @@ def read_json(path: Path) -> dict[str, Any] | Finding:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         return failed(
-            title, f"{path} cannot be read: {one_line(error)}", "correct the file; it must be plain JSON, UTF-8"
+            title, f"{path} cannot be read: {reason(error, path)}", "correct the file; it must be plain JSON, UTF-8"
         )
     if not isinstance(content, dict):
         return failed(title, f"{path} holds a {type(content).__name__}", "write one JSON object: { ... }")
@@ -139,7 +141,7 @@ def _check_regions(labels: dict[str, Any], classes: list[int], order: object) ->
         fix = f'add "regions_class_order": one label value for each of {names}, in this order; later ones paint over'
         yield failed("regions_class_order", f"labels hold regions, but it is {order!r}", fix)
     elif len(order) != len(regions):
-        detail = f"{len(order)} entries for {len(regions)} regions ({names})"
+        detail = f"{counted(len(order), 'entry', 'entries')} for {counted(len(regions), 'region')} ({names})"
         yield failed("regions_class_order", detail, "give one label value a region, in the order of labels")
     elif not set(order) <= set(classes[1:]):
         unknown = sorted(set(order) - set(classes[1:]))
@@ -156,7 +158,7 @@ def _ask_label_manager(labels: dict[str, Any], order: list[int] | None) -> Itera
         yield failed("labels", f"nnU-Net refuses them: {one_line(error)}", f"correct labels, as in {EXAMPLE_LABELS}")
         return
     extra = ", ignore label" if "ignore" in labels else ""
-    yield passed("labels", f"{len(labels)} names, {heads} network outputs{extra}")
+    yield passed("labels", f"{counted(len(labels), 'name')}, {counted(heads, 'network output')}{extra}")
 
 
 def _is_whole(value: object) -> bool:

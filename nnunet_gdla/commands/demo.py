@@ -18,6 +18,7 @@ from typing import TextIO
 
 from nnunet_gdla import __version__
 from nnunet_gdla.errors import UserError
+from nnunet_gdla.words import counted
 
 __all__ = ["DEFAULT_EPOCHS", "DEFAULT_FOLDER", "run"]
 
@@ -129,7 +130,7 @@ def _all_steps(folder: Path, args: argparse.Namespace, console: "_Console") -> d
     with steps.nnunet_settings(folder):
         with console.step(2, "planning and preprocessing with nnU-Net"):
             steps.plan_and_preprocess()
-        length = f"{settings.epochs} epochs of {steps.ITERATIONS} iterations"
+        length = f"{counted(settings.epochs, 'epoch')} of {steps.ITERATIONS} iterations"
         console.line(f"3/5 training {steps.TRAINER} on {args.device}, {length}")
         model = steps.train(settings, _EpochLines(console, settings.epochs, phantom.CLASSES))
         with console.step(4, "predicting the held-out images with nnU-Net's predictor"):

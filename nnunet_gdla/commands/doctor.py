@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from nnunet_gdla.commands import checks, registration_check
 from nnunet_gdla.commands.findings import BREAKAGES, Finding, Level, run_check
 from nnunet_gdla.commands.signatures import PLANNER_HOOKS, TRAINER_HOOKS
+from nnunet_gdla.words import counted
 
 __all__ = ["run"]
 
@@ -33,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
         for finding in _findings(args):
             print(finding, flush=True)
             counts[finding.level] += 1
-    verdict = f"{counts[Level.PASS]} passed, {counts[Level.WARN]} warnings, {counts[Level.FAIL]} failed"
+    verdict = f"{counts[Level.PASS]} passed, {counted(counts[Level.WARN], 'warning')}, {counts[Level.FAIL]} failed"
     print(f"\n{verdict}: {_conclusion(counts, args.dataset)}")
     return 1 if counts[Level.FAIL] else 0
 

@@ -17,6 +17,7 @@ from nnunet_gdla.commands.efficiency_networks import Candidate, build_candidate
 from nnunet_gdla.commands.efficiency_table import Row, markdown, write_csv
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.insight import count_parameters, count_products, time_alternating
+from nnunet_gdla.words import counted
 
 __all__ = ["run"]
 
@@ -153,10 +154,10 @@ def _call(
 
 def _conditions(args: argparse.Namespace, threads: int) -> str:
     """Say in a sentence or two what the numbers below hold for."""
-    images = f"Images of {args.channels} channel{'s' * (args.channels != 1)}, {args.classes} classes."
+    images = f"Images of {counted(args.channels, 'channel')}, {counted(args.classes, 'class', 'classes')}."
     if args.no_time:
         return f"{images} Multiply-adds of one image."
-    where = f"{threads} thread{'s' * (threads != 1)} on the CPU" if args.device == "cpu" else args.device
+    where = f"{counted(threads, 'thread')} on the CPU" if args.device == "cpu" else args.device
     kind = "processor time" if args.clock == "cpu" else "time"
     return (
         f"{images} Multiply-adds and {kind} of one image, in batches of {args.batch}; median of {args.repeats} rounds "

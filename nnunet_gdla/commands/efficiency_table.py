@@ -7,6 +7,7 @@ from pathlib import Path
 from statistics import median
 
 from nnunet_gdla.errors import UserError
+from nnunet_gdla.files import replaced
 from nnunet_gdla.insight import ProductCount
 from nnunet_gdla.insight.timing import median_ratio
 
@@ -71,18 +72,17 @@ def write_csv(path: Path, rows: Sequence[Row], *, rival: str) -> None:
     Raises:
         UserError: If it cannot be written.
     """
-    temporary = path.with_name(path.name + ".part")
-    try:
-        with temporary.open("w", newline="", encoding="utf-8") as file:
+
+    def write(unfinished: Path) -> None:
+        with unfinished.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, fieldnames=list(_record(rows[0], rows, rival)))
             writer.writeheader()
             writer.writerows(_record(row, rows, rival) for row in rows)
-        temporary.replace(path)
+
+    try:
+        replaced(path, write)
     except OSError as error:
         raise UserError(f"cannot write {path} ({error.strerror}): choose another file with --out.") from error
-    finally:
-        if temporary.is_file():
-            temporary.unlink()
 
 
 def _record(row: Row, rows: Sequence[Row], rival: str) -> dict[str, object]:

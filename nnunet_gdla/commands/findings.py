@@ -1,36 +1,18 @@
 """What a check found, how it is shown, and the wall that keeps one broken check from ending the others."""
 
-import struct
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
+from nnunet_gdla.damage import DAMAGE
 from nnunet_gdla.errors import UserError
 
 __all__ = ["BREAKAGES", "Finding", "Level", "collapse", "failed", "one_line", "passed", "run_check", "warned"]
 
 SHOWN = 5
 
-# What foreign code raises on a broken environment or file. Listed by kind, so that Ctrl-C, SystemExit and the errors
-# nobody thought of still end the command instead of being printed as one more finding.
-BREAKAGES: tuple[type[Exception], ...] = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    EOFError,
-    ImportError,
-    LookupError,
-    MemoryError,
-    NameError,
-    OSError,
-    RuntimeError,
-    SyntaxError,  # Pillow raises it for a broken PNG header
-    TypeError,
-    ValueError,
-    struct.error,
-    zlib.error,
-)
+# What foreign code raises on a broken environment or file; other errors end the command, they are no finding.
+BREAKAGES: tuple[type[Exception], ...] = (*DAMAGE, AssertionError, ImportError, NameError)
 
 
 class Level(StrEnum):

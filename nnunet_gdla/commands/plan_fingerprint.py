@@ -1,17 +1,19 @@
 """Planning's first steps: is the raw dataset fit, and is the fingerprint that of today's raw files?"""
 
 import contextlib
+import io
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from nnunetv2.experiment_planning.dataset_fingerprint import fingerprint_extractor
-from nnunetv2.imageio.reader_writer_registry import determine_reader_writer_from_dataset_json
+from nnunetv2.imageio.base_reader_writer import BaseReaderWriter
 from nnunetv2.utilities.utils import get_filenames_of_train_images_and_targets
 
 from nnunet_gdla.commands.dataset_json import check_description, read_json
-from nnunet_gdla.commands.findings import BREAKAGES, Finding, Level, one_line
+from nnunet_gdla.commands.findings import Finding, Level, one_line
+from nnunet_gdla.commands.reading import UNREADABLE, find_reader, quiet_readers, why_cut_short, why_unreadable
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.plans.nnunet_gdla_reuse import RawCases, changed_cases, named, spread
 from nnunet_gdla.words import counted
@@ -19,6 +21,7 @@ from nnunet_gdla.words import counted
 __all__ = ["ensure_fingerprint", "foreign_errors", "made_folder"]
 
 Size = tuple[list[int], list[float]]  # shape after cropping, spacing
+_LOST_PROCESS = "background worker"  # nnU-Net's word for one that was killed, as where memory runs out
 _LOOKED_AT = 3  # cases that are read to see whether the fingerprint is theirs
 
 
@@ -45,7 +48,9 @@ def ensure_fingerprint(name: str, processes: int) -> None:
         print(f"the fingerprint of {name} is out of date ({why}) and is taken anew", flush=True)
     else:
         print(f"taking the fingerprint of {name}", flush=True)
-    with foreign_errors(name):
+    for file, _ in _files(dataset.values()):
+        _refuse(file, why_cut_short(file))
+    with foreign_errors(name), contextlib.redirect_stdout(io.StringIO()):  # the progress bar is on stderr
         fingerprint_extractor.DatasetFingerprintExtractor(name, processes).run(overwrite_existing=True)
 
 
@@ -74,27 +79,63 @@ def made_folder(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def foreign_errors(name: str) -> Iterator[None]:
-    """What nnU-Net's worker processes died of, in one sentence; their own output stands above it."""
+    """What nnU-Net's processes died of, in one sentence, with the raw file where it is one that cannot be read.
+
+    Raises:
+        UserError: Instead of what was raised.
+    """
     try:
         yield
-    except RuntimeError as error:
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise _unreadable(name, first) from error
+    except UserError:
+        raise
+    except UNREADABLE as error:
+        if _LOST_PROCESS not in str(error):
+            raw = Path(os.environ["nnUNet_raw"]) / name
+            description = _description(raw)
+            dataset = _cases(raw, description)
+            _refuse_unreadable(dataset.values(), _reader(description, dataset))
+        raise _unfit(name, str(error).strip().split("\n", 1)[0].strip() or type(error).__name__) from error
 
 
-def _unreadable(name: str, reason: str) -> UserError:
+def _unfit(name: str, reason: str) -> UserError:
     return UserError(
-        f"nnU-Net could not read the images ({reason}): `nnunet-gdla doctor -d {int(name[7:10])}` names the "
-        "file; where memory ran out, take fewer processes with -np 1."
+        f"nnU-Net could not read the images of {name} ({reason}): `nnunet-gdla doctor -d {int(name[7:10])}` says what "
+        "is wrong; where memory ran out, take fewer processes with -np 1."
     )
+
+
+def _refuse_unreadable(cases: Iterable[Mapping[str, Any]], reader: type[BaseReaderWriter]) -> None:
+    """Name the first file that cannot be read, if there is one."""
+    for path, is_label in _files(cases):
+        _refuse(path, why_unreadable(path, reader, is_label=is_label))
+
+
+def _refuse(path: Path, why: str | None) -> None:
+    if why is not None:
+        raise UserError(
+            f"{path} cannot be read ({why}): write the file again from its source, or remove all files of the case."
+        )
+
+
+def _files(cases: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Path, bool]]:
+    for case in cases:
+        yield from ((Path(image), False) for image in case["images"])
+        yield Path(case["label"]), True
+
+
+def _reader(description: Mapping[str, Any], dataset: RawCases) -> type[BaseReaderWriter]:
+    reader = find_reader(description, (Path(case["images"][0]) for case in dataset.values()))
+    if reader is None:
+        raise UserError(f"nnU-Net has no reader for {description['file_ending']}: convert the images, e.g. to .nii.gz.")
+    return reader
 
 
 def _description(raw: Path) -> dict[str, Any]:
     content = read_json(raw / "dataset.json")
-    findings = [content] if isinstance(content, Finding) else list(check_description(content))
-    wrong = next((finding for finding in findings if finding.level is Level.FAIL), None)
-    if wrong is not None or isinstance(content, Finding):
-        assert wrong is not None  # read_json finds nothing but failures
+    if isinstance(content, Finding):
+        raise UserError(f"{content.detail}: {content.fix}.")  # which names the file
+    wrong = next((finding for finding in check_description(content) if finding.level is Level.FAIL), None)
+    if wrong is not None:
         raise UserError(f"{raw / 'dataset.json'}: {wrong.detail}: {wrong.fix}.")
     return content
 
@@ -106,8 +147,7 @@ def _cases(raw: Path, description: dict[str, Any]) -> RawCases:
     if not dataset:
         ending = description["file_ending"]
         raise UserError(f"{raw / 'imagesTr'} has no training cases: put the images there as CASE_0000{ending}.")
-    files = [Path(file) for case in dataset.values() for file in (*case["images"], case["label"])]
-    missing = [str(file) for file in files if not file.is_file()]
+    missing = [str(file) for file, _ in _files(dataset.values()) if not file.is_file()]
     if missing:
         raise UserError(
             f"{counted(len(missing), 'raw file')} not there ({named(missing)}): add them or remove all of the case."
@@ -124,15 +164,17 @@ def _look_at_some(name: str, description: dict[str, Any], dataset: RawCases) -> 
     """Sizes of a few cases as the fingerprint has them; refuses other numbers of channels than dataset.json's."""
     channels = len(_channels(description))
     sizes = {}
+    reader = _reader(description, dataset)
     for case in spread(list(dataset), _LOOKED_AT):
         files = dataset[case]
         try:
-            reader = determine_reader_writer_from_dataset_json(description, files["images"][0], verbose=False)
-            shape, spacing, seen, *_ = fingerprint_extractor.DatasetFingerprintExtractor.analyze_case(
-                files["images"], files["label"], reader, num_samples=1
-            )
-        except BREAKAGES as error:
-            raise _unreadable(name, one_line(error)) from error
+            with quiet_readers():
+                shape, spacing, seen, *_ = fingerprint_extractor.DatasetFingerprintExtractor.analyze_case(
+                    files["images"], files["label"], reader, num_samples=1
+                )
+        except UNREADABLE as error:
+            _refuse_unreadable([files], reader)
+            raise _unfit(name, f"{case}: {one_line(error)}") from error
         if len(seen) != channels:
             raise UserError(
                 f"dataset.json of {name} names {counted(channels, 'channel')}, the files of {case} have {len(seen)}: "

@@ -16,7 +16,7 @@ def run(args: argparse.Namespace) -> int:
     recipe = RECIPES[args.name]
     dataset_id = args.dataset_id or recipe.dataset_id
     if args.write_plans:
-        print(write_paper_plans(recipe, dataset_id))
+        print(write_paper_plans(recipe, dataset_id, overwrite=args.overwrite))
         print(f"next: nnUNetv2_preprocess -d {dataset_id} -plans_name {PAPER_PLANS} -c 2d")
         return 0
     for line in (*_lines(recipe, dataset_id), *_words(recipe)):

@@ -11,6 +11,7 @@ from nnunet_gdla.commands.findings import Finding, failed, passed, warned
 from nnunet_gdla.commands.weights_file import read_content
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.networks.decoder import DEFAULT_ROPE
+from nnunet_gdla.words import counted
 
 __all__ = [
     "DEFAULT_HEADS",
@@ -117,7 +118,7 @@ def _check_model_folder(folder: Path) -> Iterator[Finding]:
         yield from findings
         agreeing += not findings
     if agreeing:
-        yield passed(title, f"{agreeing} checkpoints agree with their plans")
+        yield passed(title, f"{counted(agreeing, 'checkpoint')} in agreement with the plans")
 
 
 def check_models(dataset: str) -> Iterator[Finding]:

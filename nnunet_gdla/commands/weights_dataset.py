@@ -60,12 +60,11 @@ def find_target(dataset: str | None, json_file: str | None, ending: str | None, 
     if file is None:
         return Target(name, _made_up(layout, ending), "made up: classes have numbers for names", plans_folder)
     content = read_json(file)
-    problems = [content] if isinstance(content, Finding) else [*check_description(content)]
-    bad = next((problem for problem in problems if problem.level is Level.FAIL), None)
-    if isinstance(content, Finding) or bad is not None:
-        problem = content if isinstance(content, Finding) else bad
-        assert problem is not None
-        raise UserError(f"{file}: {problem.detail}; {problem.fix}")
+    if isinstance(content, Finding):
+        raise UserError(f"{content.detail}; {content.fix}")  # which names the file
+    bad = next((problem for problem in check_description(content) if problem.level is Level.FAIL), None)
+    if bad is not None:
+        raise UserError(f"{file}: {bad.detail}; {bad.fix}")
     _refuse_other_sizes(content, file, layout)
     return Target(name, content, str(file), plans_folder)
 

@@ -12,6 +12,7 @@ import safetensors.torch
 import torch
 
 from nnunet_gdla.commands.findings import one_line
+from nnunet_gdla.damage import reason
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.networks.file_kind import foreign_file
 
@@ -56,7 +57,7 @@ def _json(path: Path) -> Any:  # noqa: ANN401
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise UserError(f"{path} is text but no JSON ({one_line(error)}); it holds no weights") from error
+        raise UserError(f"{path} is text but no JSON ({reason(error, path)}); it holds no weights") from error
 
 
 def _refuse_text(path: Path, start: bytes) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from nnunet_gdla import files
 from nnunet_gdla.errors import UserError
+from nnunet_gdla.files import read_json_object as read_json_object
 
 __all__ = ["make_folder", "read_json_object", "replaced", "write_json"]
 
@@ -40,23 +41,6 @@ def write_json(path: Path, tree: Mapping[str, Any]) -> None:
     """Write JSON that any reader takes: what is undefined (NaN) is null."""
     text = json.dumps(_without_nan(tree), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     replaced(path, lambda unfinished: unfinished.write_text(text, encoding="utf-8"))
-
-
-def read_json_object(path: Path) -> dict[str, Any]:
-    """Read a JSON file that holds one object.
-
-    Raises:
-        UserError: If there is no such file, or something else in it.
-    """
-    if not path.is_file():
-        raise UserError(f"{path} does not exist; check the path")
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read as JSON ({error}); correct the file") from error
-    if not isinstance(content, dict):
-        raise UserError(f"{path} holds a {type(content).__name__}; it must be one JSON object: {{ ... }}")
-    return content
 
 
 def _without_nan(value: Any) -> Any:  # noqa: ANN401 - JSON

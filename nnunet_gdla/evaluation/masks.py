@@ -4,9 +4,11 @@ nnU-Net's own readers turn everything into float32 and take a colour image for a
 numbers stay whole, and what is no mask is refused by name.
 """
 
+import contextlib
 import json
+import logging
 import math
-import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,27 +18,19 @@ import numpy as np
 import SimpleITK as sitk
 import tifffile
 from jaxtyping import Shaped, UInt
-from nibabel.filebasedimages import ImageFileError
 from PIL import Image
 
+from nnunet_gdla.damage import reason
 from nnunet_gdla.errors import UserError
+from nnunet_gdla.image_errors import IMAGE_DAMAGE
 
 __all__ = ["ENDINGS", "Mask", "check_same_grid", "list_masks", "read_mask"]
 
 ENDINGS = (".nii.gz", ".nii", ".nrrd", ".mha", ".gipl", ".png", ".bmp", ".tif", ".tiff")
 
 _HIGHEST = 65535
+_GIPL_HEADER = 256  # bytes
 _MILLIMETRES = {"meter": 1000.0, "micron": 0.001}
-_UNREADABLE = (
-    OSError,
-    EOFError,
-    RuntimeError,
-    ValueError,
-    SyntaxError,  # Pillow raises it for a broken PNG header
-    zlib.error,
-    ImageFileError,
-    Image.DecompressionBombError,
-)
 
 
 @dataclass(frozen=True)
@@ -96,9 +90,10 @@ def read_mask(path: Path) -> Mask:
             pixels, spacing, frame = _read_itk(path)
     except UserError:
         raise
-    except _UNREADABLE as error:
-        reason = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-        raise UserError(f"{path} cannot be read ({reason[-1]}); write the file again from its source") from error
+    except IMAGE_DAMAGE as error:
+        raise UserError(
+            f"{path} cannot be read ({reason(error, path)}); write the file again from its source"
+        ) from error
     if pixels.ndim == 2:
         pixels = pixels[None]
     if pixels.ndim != 3 or not pixels.size:
@@ -164,7 +159,11 @@ def _read_itk(path: Path) -> tuple[Shaped[np.ndarray, "..."], tuple[float, float
         channels = image.GetNumberOfComponentsPerPixel()
         raise UserError(f"{path} has {channels} values a voxel; save the mask with one label value a voxel")
     sizes = [*image.GetSpacing(), 1.0][:3]
-    return sitk.GetArrayFromImage(image), (sizes[2], sizes[1], sizes[0]), (*image.GetOrigin(), *image.GetDirection())
+    pixels = sitk.GetArrayFromImage(image)
+    if path.name.lower().endswith(".gipl") and path.stat().st_size < _GIPL_HEADER + pixels.nbytes:
+        # SimpleITK reads what is missing as zeros.
+        raise ValueError(f"{path.stat().st_size} bytes of {_GIPL_HEADER + pixels.nbytes}")
+    return pixels, (sizes[2], sizes[1], sizes[0]), (*image.GetOrigin(), *image.GetDirection())
 
 
 def _read_picture(path: Path) -> Shaped[np.ndarray, "..."]:
@@ -179,7 +178,7 @@ def _read_picture(path: Path) -> Shaped[np.ndarray, "..."]:
 
 
 def _read_tiff(path: Path) -> tuple[Shaped[np.ndarray, "..."], tuple[float, float, float] | None, None]:
-    with tifffile.TiffFile(path) as file:
+    with _whole_tiff(), tifffile.TiffFile(path) as file:
         if any(series.keyframe.samplesperpixel > 1 for series in file.series):
             raise UserError(f"{path} is a colour image; save the mask with one label value a pixel")
         pixels = file.asarray()
@@ -191,6 +190,29 @@ def _read_tiff(path: Path) -> tuple[Shaped[np.ndarray, "..."], tuple[float, floa
     if not isinstance(spacing, list) or len(spacing) != 3:
         raise UserError(f'{beside} has no "spacing" of three numbers; correct or remove it')
     return pixels, (float(spacing[0]), float(spacing[1]), float(spacing[2])), None
+
+
+@contextlib.contextmanager
+def _whole_tiff() -> Iterator[None]:
+    """Refuse a file whose chain of pages breaks off, which tifffile reads as a shorter stack and mentions on the side.
+
+    Raises:
+        ValueError: If it does.
+    """
+    told: list[str] = []
+    listener = logging.Handler()
+    listener.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
+    log = logging.getLogger("tifffile")
+    passed_on, log.propagate = log.propagate, False
+    log.addHandler(listener)
+    try:
+        yield
+    finally:
+        log.removeHandler(listener)
+        log.propagate = passed_on
+    broken = next((words for words in told if words.startswith("<tifffile.TiffPages")), None)
+    if broken is not None:
+        raise ValueError(broken)
 
 
 def _as_labels(

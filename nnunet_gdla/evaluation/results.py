@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from nnunet_gdla.damage import reason
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.evaluation.conventions import CONVENTIONS, METRICS
 from nnunet_gdla.evaluation.files import read_json_object, replaced
@@ -120,7 +121,7 @@ def _read_rows(path: Path) -> list[dict[str, Any]]:
     except UserError:
         raise
     except (OSError, ValueError, csv.Error) as error:
-        raise UserError(f"{path} cannot be read ({error}); {again}") from error
+        raise UserError(f"{path} cannot be read ({reason(error, path)}); {again}") from error
     return rows
 
 

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from nnunet_gdla import __version__
+from nnunet_gdla.damage import reason
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.mil.bundle_info import FORMAT, BundleInfo, answer, info_from_dict
 from nnunet_gdla.mil.data import model_inputs
@@ -157,7 +158,7 @@ def _read_info(path: Path) -> BundleInfo:
     except json.JSONDecodeError as error:
         raise UserError(f"{path} is damaged: it is no JSON from line {error.lineno} on: {_AGAIN}") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from None
+        raise UserError(f"{path} cannot be read: {reason(error, path)}") from None
     try:
         if not isinstance(tree, dict):
             raise ValueError("it holds no names with values")

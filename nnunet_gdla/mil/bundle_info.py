@@ -18,6 +18,7 @@ from nnunet_gdla.mil.cohort import Task
 from nnunet_gdla.mil.predictions import classification_table_metrics, survival_table_metrics
 from nnunet_gdla.mil.slides import Slide
 from nnunet_gdla.mil.survival import hazards, time_bins
+from nnunet_gdla.words import counted
 
 __all__ = ["FORMAT", "BundleInfo", "answer", "base_columns", "info_from_dict", "table_metrics"]
 
@@ -149,7 +150,9 @@ def _contradiction(info: BundleInfo) -> str | None:
     if info.in_dim < 1 or outputs < 1:
         return f"in_dim {info.in_dim} and num_outputs {outputs} must be 1 or more"
     if info.task == "classification" and (len(info.classes) != outputs or len(set(info.classes)) != outputs):
-        return f"{len(info.classes)} classes ({', '.join(info.classes)}) do not name {outputs} outputs"
+        classes = counted(len(info.classes), "class", "classes")
+        do = "does" if len(info.classes) == 1 else "do"
+        return f"{classes} ({', '.join(info.classes)}) {do} not name {counted(outputs, 'output')}"
     if info.task == "survival" and not min(1, outputs - 1) <= len(edges) < outputs:
         # fewer edges than outputs - 1 are right where many times are equal, none is not
         return f"{len(edges)} bin_edges do not cut time for the {outputs} outputs of a survival model"

@@ -18,7 +18,8 @@ from nnunet_gdla.mil.cohort import Cohort
 from nnunet_gdla.mil.slides.inspect import SlideFacts, inspect_slide
 from nnunet_gdla.mil.slides.placing import JUDGED_FROM, SMALLEST_SHARE
 from nnunet_gdla.mil.slides.slide import ReadOptions
-from nnunet_gdla.mil.table_file import counted, listed
+from nnunet_gdla.mil.table_file import listed
+from nnunet_gdla.words import counted
 
 __all__ = ["Report", "check_cohort"]
 
@@ -201,7 +202,8 @@ def _targets(cohort: Cohort) -> list[str]:
         patients = table.drop_duplicates("patient_id")
         events, total = int(patients.event.sum()), len(patients)
         if not events:
-            return [f"FAIL none of {total} patients has an event; see event_map"]
+            return [f"FAIL none of {counted(total, 'patient')} has an event; see event_map"]
         word = "WARN only" if events < FEW else "PASS"
-        return [f"{word} {events} of {total} patients have an event ({events / total:.0%})"]
+        have = "has" if events == 1 else "have"
+        return [f"{word} {events} of {counted(total, 'patient')} {have} an event ({events / total:.0%})"]
     return []

@@ -11,7 +11,8 @@ from nnunet_gdla.errors import UserError
 from nnunet_gdla.mil import cohort_steps as steps
 from nnunet_gdla.mil.cohort_match import find_files
 from nnunet_gdla.mil.cohort_targets import constant_in_patients
-from nnunet_gdla.mil.table_file import counted, listed, read_table
+from nnunet_gdla.mil.table_file import listed, read_table
+from nnunet_gdla.words import counted
 
 __all__ = ["Cohort", "Columns", "Task", "folder_cohort", "read_cohort"]
 

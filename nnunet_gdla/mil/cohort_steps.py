@@ -20,7 +20,8 @@ from nnunet_gdla.mil.cohort_targets import (
     read_times,
 )
 from nnunet_gdla.mil.slides.names import slide_id_of
-from nnunet_gdla.mil.table_file import counted, listed
+from nnunet_gdla.mil.table_file import listed
+from nnunet_gdla.words import counted
 
 __all__ = [
     "add_patients",
@@ -177,7 +178,8 @@ def check_classes(
             raise UserError(f"{path}: label {listed(unknown)} is none of the model's classes: {', '.join(classes)}")
         return tuple(classes)
     if len(found) < 2:
-        raise UserError(f"{path}: all {len(slides)} slides have the label {found[0]}; there is nothing to learn")
+        have = "the only slide has" if len(slides) == 1 else f"all {len(slides)} slides have"
+        raise UserError(f"{path}: {have} the label {found[0]}; there is nothing to learn")
     return tuple(found)
 
 

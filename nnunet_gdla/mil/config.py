@@ -14,6 +14,7 @@ from typing import Any, Final, cast, get_args, get_type_hints
 import yaml
 from jsonargparse import ArgumentError, ArgumentParser
 
+from nnunet_gdla.damage import reason
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.mil.config_schema import (
     Config,
@@ -25,6 +26,7 @@ from nnunet_gdla.mil.config_schema import (
     forget_unknown,
 )
 from nnunet_gdla.mil.files import write_text
+from nnunet_gdla.words import counted
 
 __all__ = [
     "LARGEST_SEED",
@@ -84,7 +86,7 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
         tree = _yaml(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         hint = f"; for one that comes with the package: init NAME ({', '.join(preset_names())})"
-        raise UserError(f"cannot read the settings {path}: {error}{hint}") from None
+        raise UserError(f"cannot read the settings {path}: {reason(error, path)}{hint}") from None
     except _TwiceError as error:
         raise UserError(f"{path}: {error}") from None
     except yaml.YAMLError as error:
@@ -241,7 +243,9 @@ def _check_ranges(config: Config, where: str) -> None:
         if not 0 <= seed <= LARGEST_SEED:
             raise UserError(f"{where}: {name} is {seed}; it must lie between 0 and {LARGEST_SEED}")
     if split.fold < 0 or (split.scheme in ("kfold", "site") and not split.fold < split.folds):
-        raise UserError(f"{where}: split.fold {split.fold} of {split.folds} folds; folds are numbered from 0")
+        raise UserError(
+            f"{where}: split.fold {split.fold} of {counted(split.folds, 'fold')}; folds are numbered from 0"
+        )
     if split.file is None and split.scheme == "file" and config.data.split is None:
         raise UserError(f"{where}: split.scheme is file: name split.file, or data.split, the column that holds it")
 

@@ -16,6 +16,7 @@ from nnunet_gdla.mil.predictions import to_patients
 from nnunet_gdla.mil.prepare import Prepared
 from nnunet_gdla.mil.report import write_figures
 from nnunet_gdla.mil.tasks import class_numbers
+from nnunet_gdla.words import counted
 
 __all__ = ["finish"]
 
@@ -65,7 +66,7 @@ def finish(
     return [
         f"best epoch {epoch + 1} by {metric} on validation; 95 % intervals from {train.bootstrap} draws of patients",
         *metric_lines(results),
-        f"{run}: predictions, metrics, {len(figures)} figures; the model is {run / 'bundle'}",
+        f"{run}: predictions, metrics, {counted(len(figures), 'figure')}; the model is {run / 'bundle'}",
     ]
 
 

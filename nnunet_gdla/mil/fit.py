@@ -28,9 +28,10 @@ from nnunet_gdla.mil.module import SlideModule
 from nnunet_gdla.mil.prepare import PARTS, Prepared, prepare, selection, silent
 from nnunet_gdla.mil.run_state import RunState, read_state
 from nnunet_gdla.mil.splits import write_split
-from nnunet_gdla.mil.table_file import counted, listed, read_table
+from nnunet_gdla.mil.table_file import listed, read_table
 from nnunet_gdla.mil.tasks import SlideLoss, class_weights, sampling_weights
 from nnunet_gdla.mil.trainer import make_trainer, quiet
+from nnunet_gdla.words import counted
 
 __all__ = ["fit", "is_finished"]
 
@@ -132,7 +133,9 @@ def _new_folder(run: Path) -> Iterator[None]:
         tempfile.TemporaryFile(dir=run).close()
         begun = True
     except OSError as error:
-        raise UserError(f"the run cannot be written to {run}: {error}; choose another folder (--out)") from None
+        raise UserError(
+            f"the run cannot be written to {run}: {error.strerror}; choose another folder (--out)"
+        ) from None
     finally:
         if not begun:
             _remove_empty(missing)

@@ -23,6 +23,7 @@ from nnunet_gdla.mil.files import write_text
 from nnunet_gdla.mil.heatmap import SlideScores, percentiles
 from nnunet_gdla.mil.slides import Slide
 from nnunet_gdla.mil.thumbnail import SlideImage
+from nnunet_gdla.words import counted
 
 __all__ = ["Places", "draw_maps", "draw_top_tiles", "place_patches", "write_geojson"]
 
@@ -95,7 +96,8 @@ def draw_maps(scores: SlideScores, places: Places, image: SlideImage | None, lim
         spare.set_axis_off()
     panels = iter(axes)
     if image is not None:
-        title(_ground(next(panels), image, low, high), f"{scores.slide.slide_id}, {len(scores.attention)} patches")
+        patches = counted(len(scores.attention), "patch", "patches")
+        title(_ground(next(panels), image, low, high), f"{scores.slide.slide_id}, {patches}")
     _attention_panel(figure, _ground(next(panels), image, low, high), scores, places, alpha=_alpha(image))
     span = _span(list(betas.values()), limit)
     for (name, values), panel in zip(betas.items(), panels, strict=False):

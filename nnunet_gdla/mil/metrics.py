@@ -12,6 +12,7 @@ from jaxtyping import Float, Int, Shaped
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.mil._vectors import Array, Vector, as_vector
 from nnunet_gdla.mil.survival_metrics import kaplan_meier, log_rank, survival_metrics
+from nnunet_gdla.words import counted
 
 __all__ = [
     "any_class_metrics",
@@ -185,7 +186,9 @@ def _checked(labels: Array, probabilities: Array) -> Array:
         )
     classes = probabilities.shape[1]
     if bad := int((~np.isfinite(probabilities).all(1)).sum()):
-        raise UserError(f"the probabilities of {bad} of {len(labels)} rows are not finite: the model has diverged")
+        raise UserError(
+            f"the probabilities of {bad} of {counted(len(labels), 'row')} are not finite: the model has diverged"
+        )
     if len(labels) and not 0 <= labels.min() <= labels.max() < classes:
         raise ValueError(f"labels must lie in 0..{classes - 1}, got {labels.min()} to {labels.max()}")
     total = probabilities.astype(np.float64).sum(1, keepdims=True)

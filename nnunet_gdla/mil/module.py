@@ -14,7 +14,7 @@ from nnunet_gdla.mil.bundle_info import BundleInfo, answer, base_columns, table_
 from nnunet_gdla.mil.config_schema import TrainConfig
 from nnunet_gdla.mil.data import Bag, model_inputs, process_rank
 from nnunet_gdla.mil.gates import GateRecorder
-from nnunet_gdla.mil.optimiser import parameter_groups, sum_gradients, unshare_gradients
+from nnunet_gdla.mil.optimiser import parameter_groups, sum_gradients
 from nnunet_gdla.mil.predictions import to_patients
 from nnunet_gdla.mil.schedule import warmup_cosine, warmup_steps
 from nnunet_gdla.mil.tasks import SlideLoss, training_logits
@@ -84,7 +84,6 @@ class SlideModule(LightningModule):
             loss = self.train_loss(logits, number)
             self._refuse_non_finite(loss, f"the loss of slide {bag.slide.slide_id}")
             self.manual_backward(loss * share)
-            unshare_gradients(self.model.parameters())
             self.seen.append((position, loss.item()))
             self.log("loss", loss, prog_bar=True, batch_size=1)
         if last:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from nnunet_gdla.mil.data import process_rank
 
-__all__ = ["parameter_groups", "sum_gradients", "unshare_gradients"]
+__all__ = ["parameter_groups", "sum_gradients"]
 
 
 def parameter_groups(model: nn.Module, weight_decay: float, *, decay_norms_and_biases: bool) -> list[dict[str, Any]]:
@@ -38,21 +38,6 @@ def parameter_groups(model: nn.Module, weight_decay: float, *, decay_norms_and_b
         {"params": [p for p in parameters if id(p) not in kept], "weight_decay": weight_decay},
         {"params": [p for p in parameters if id(p) in kept], "weight_decay": 0.0},
     ]
-
-
-def unshare_gradients(parameters: Iterable[Tensor]) -> None:
-    """Give every parameter a gradient of its own.
-
-    Autograd may hand out one tensor as the gradient of several parameters (a sum of stacked biases does it); what the
-    next slide adds in place would then be counted once per parameter.
-    """
-    seen: set[int] = set()
-    for p in parameters:
-        if p.grad is not None:
-            place = p.grad.untyped_storage().data_ptr()
-            if place in seen:
-                p.grad = p.grad.clone()
-            seen.add(place)
 
 
 @torch.no_grad()

@@ -15,6 +15,7 @@ from jaxtyping import Float
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.mil._vectors import Array, Vector
 from nnunet_gdla.mil.metrics import classification_metrics, survival_metrics
+from nnunet_gdla.words import counted
 
 __all__ = ["classification_table_metrics", "survival_table_metrics", "to_patients"]
 
@@ -95,7 +96,7 @@ def to_patients(predictions: pd.DataFrame, task: Literal["classification", "surv
     table = patients[kept].first().join(means)[~differing].reset_index()
     table.attrs["without_patient_label"] = int(differing.sum())
     if differing.any():
-        log.warning("%d patient(s) with differing slide labels count at slide level only", differing.sum())
+        log.warning("%s with differing slide labels: slide level only", counted(int(differing.sum()), "patient"))
     return table
 
 

@@ -20,6 +20,7 @@ from nnunet_gdla.mil.figures import INK, SOFT, canvas, colour, paper_style, save
 from nnunet_gdla.mil.files import write_csv
 from nnunet_gdla.mil.slides import Slide
 from nnunet_gdla.ops.neighbours import NeighbourGraph, grid_neighbours, local_homogeneity, shuffled
+from nnunet_gdla.words import counted
 
 __all__ = ["cosine_with_mean", "redundancy_table", "slide_redundancy", "write_redundancy"]
 
@@ -129,7 +130,7 @@ def _cosines(axes: Axes, table: pd.DataFrame) -> None:
     axes.vlines(rows.index, rows["cosine_q25"], rows["cosine_q75"], color=colour(5), linewidth=1.2)
     axes.plot(rows.index, rows["cosine_mean_3x3"], "o", color=colour(0), markersize=3)
     axes.set(xlabel="slides in order", ylabel="cosine with the 3x3 mean", ylim=(min(0, rows["cosine_q25"].min()), 1.02))
-    title(axes, f"{len(rows)} slides: mean and quartiles")
+    title(axes, f"{counted(len(rows), 'slide')}: mean and quartiles")
 
 
 def _local(axes: Axes, table: pd.DataFrame) -> None:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from nnunet_gdla.mil.figures import INK, SOFT, canvas, colour, number, say, title
 from nnunet_gdla.mil.survival_metrics import kaplan_meier, log_rank
+from nnunet_gdla.words import counted
 
 __all__ = ["draw_kaplan_meier", "draw_risk"]
 
@@ -37,7 +38,7 @@ def draw_kaplan_meier(patients: pd.DataFrame, cut: float | None, c_index: str) -
         if not group.any():
             lines.append(f"{name}: no patient")
             continue
-        label = f"{name}: n = {group.sum()}, {int(seen[group].sum())} events"
+        label = f"{name}: n = {group.sum()}, {counted(int(seen[group].sum()), 'event')}"
         _curve(axes, time[group], seen[group], colour(place), label)
     p = log_rank(time, seen, high)
     lines.append(f"log-rank p {_p_text(p)}")
@@ -45,7 +46,9 @@ def draw_kaplan_meier(patients: pd.DataFrame, cut: float | None, c_index: str) -
     axes.set(xlabel="time (unit of the table)", ylabel="share without event", ylim=(-0.02, 1.05))
     axes.set_xlim(left=0)
     axes.legend(title="\n".join(lines), loc="best", alignment="left")
-    title(axes, f"Kaplan-Meier, {len(rows)} patients, cut at the training median risk ({cut:.3f}); bands: 95 %")
+    title(
+        axes, f"Kaplan-Meier, {counted(len(rows), 'patient')}, cut at the training median risk ({cut:.3f}); bands: 95 %"
+    )
     _at_risk(axes, time, {"low": ~high, "high": high})
     return figure
 
@@ -66,7 +69,7 @@ def draw_risk(patients: pd.DataFrame, cut: float | None) -> Figure:
         axes.axvline(cut, color=INK, linestyle="--", linewidth=1.2, label="training median")
     axes.set(xlabel="risk (minus the sum of the survival chances; higher is worse)", ylabel="patients")
     axes.legend()
-    title(axes, f"Risk, {len(rows)} patients")
+    title(axes, f"Risk, {counted(len(rows), 'patient')}")
     return figure
 
 
@@ -75,7 +78,7 @@ def _usable(patients: pd.DataFrame) -> pd.DataFrame | str:
         return "the predictions hold no time, event and risk"
     rows = patients[["time", "event", "risk"]].apply(pd.to_numeric, errors="coerce")
     if rows["risk"].isna().any() or not np.isfinite(rows["risk"]).all():
-        return f"{int((~np.isfinite(rows['risk'])).sum())} patients have a risk that is not a number"
+        return f"{counted(int((~np.isfinite(rows['risk'])).sum()), 'patient')} with a risk that is not a number"
     rows = rows.dropna()
     return rows if len(rows) else "no patient with time and event"
 

@@ -15,7 +15,8 @@ from nnunet_gdla.mil.files import write_csv
 from nnunet_gdla.mil.splits_draw import draw_folds, draw_shares
 from nnunet_gdla.mil.splits_file import PARTS, parts_of_column, parts_of_file
 from nnunet_gdla.mil.splits_paper import Parts, grouped_holdout, stratified_holdout, survival_holdout
-from nnunet_gdla.mil.table_file import counted, listed, read_table
+from nnunet_gdla.mil.table_file import listed, read_table
+from nnunet_gdla.words import counted
 
 __all__ = ["Scheme", "Split", "audit_split", "holdout_split", "make_splits", "read_split", "split_lines", "write_split"]
 

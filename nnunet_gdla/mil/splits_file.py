@@ -8,7 +8,8 @@ import pandas as pd
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.mil.slides.names import comparable_name
 from nnunet_gdla.mil.splits_paper import Parts
-from nnunet_gdla.mil.table_file import counted, listed, nearest, read_table
+from nnunet_gdla.mil.table_file import listed, nearest, read_table
+from nnunet_gdla.words import counted
 
 __all__ = ["PARTS", "parts_of_column", "parts_of_file"]
 
@@ -89,7 +90,7 @@ def _found(pairs: list[tuple[str, str]], cohort: pd.DataFrame, path: Path, *, al
         near = nearest(unknown[0], [*slides, *patients])
         hint = f" (nearest to {unknown[0]}: {near})" if near else ""
         raise UserError(
-            f"{path}: {len(unknown)} of {len(pairs)} names are not in the cohort: {listed(unknown)}{hint}; "
+            f"{path}: {len(unknown)} of {counted(len(pairs), 'name')} not in the cohort: {listed(unknown)}{hint}; "
             "allow_missing leaves them out"
         )
     without = f", {len(unknown)} not in the cohort: {listed(unknown)}" if unknown else ""

@@ -12,6 +12,7 @@ from scipy.special import stdtr
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.mil._vectors import Array, Vector, as_vector
 from nnunet_gdla.mil.predictions import classification_table_metrics, survival_table_metrics, to_patients
+from nnunet_gdla.words import counted
 
 __all__ = [
     "Interval",
@@ -183,7 +184,8 @@ def _aligned(b: pd.DataFrame, a: pd.DataFrame) -> pd.DataFrame:
     if len(only):
         names = ", ".join(str(name) for (name,) in only[:3])
         raise UserError(
-            f"{len(only)} {key[0]}(s) were predicted by one method only, such as {names}: use the same split"
+            f"{counted(len(only), key[0].removesuffix('_id'))} predicted by one method only, such as {names}: use the "
+            "same split"
         )
     return b.iloc[index_b.get_indexer(index_a)]
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.mil._vectors import Array, Vector, as_events, as_vector, check_lengths
+from nnunet_gdla.words import counted
 
 __all__ = ["concordance_index", "hazards", "risk_score", "survival_nll", "time_bin_edges", "time_bins"]
 
@@ -103,10 +104,10 @@ def time_bin_edges(time: Vector, event: Vector, num_bins: int = 4) -> Float[Arra
     chosen = times[seen]
     if len(chosen) < num_bins:
         log.warning(
-            "%d event(s) among %d training patients are fewer than %d time bins: bin edges are quantiles of all times",
-            len(chosen),
-            len(times),
-            num_bins,
+            "%s among %s make too few for %s: bin edges are quantiles of all times",
+            counted(len(chosen), "event"),
+            counted(len(times), "training patient"),
+            counted(num_bins, "time bin"),
         )
         chosen = times
     edges = np.unique(np.quantile(chosen, np.linspace(0, 1, num_bins + 1)[1:-1]))
@@ -160,7 +161,9 @@ def concordance_index(
         raise ValueError(f"ties={ties!r} is not known; choose 'harrell' or 'strict'")
     for name, values in (("risk", risks), ("time", times)):
         if bad := int((~np.isfinite(values)).sum()):
-            raise UserError(f"{name} is not finite for {bad} of {len(values)} patients: no concordance index")
+            raise UserError(
+                f"{name} is not finite for {bad} of {counted(len(values), 'patient')}: no concordance index"
+            )
     if not seen.any():
         return float("nan")
     # patient j is comparable to the event i exactly where when[j] > when[i]

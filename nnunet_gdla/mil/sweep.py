@@ -24,6 +24,7 @@ from nnunet_gdla.mil.models import model_settings
 from nnunet_gdla.mil.predictions import to_patients
 from nnunet_gdla.mil.prepare import resolved, silent
 from nnunet_gdla.mil.statistics import corrected_resampled_t, paired_bootstrap
+from nnunet_gdla.words import counted
 
 __all__ = ["Method", "Sweep", "compare", "comparison_lines", "read_method", "run_sweep"]
 
@@ -212,7 +213,15 @@ def compare(
 def comparison_lines(table: pd.DataFrame) -> list[str]:
     """Return the comparison for the terminal; undefined is n/a."""
     first, metric, runs = table["method"].iloc[0], table["metric"].iloc[0], table["runs"].iloc[0]
-    heads = [f"{metric} ({runs} run(s))", "mean", "sd", f"minus {first} [95 % interval]", "p", "t", "p of t"]
+    heads = [
+        f"{metric} ({counted(int(runs), 'run')})",
+        "mean",
+        "sd",
+        f"minus {first} [95 % interval]",
+        "p",
+        "t",
+        "p of t",
+    ]
     rows = [heads]
     for row in table.itertuples():
         interval = f"{_text(row.difference, '+')} [{_text(row.low, '+')}, {_text(row.high, '+')}]"

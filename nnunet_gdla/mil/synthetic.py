@@ -17,6 +17,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from nnunet_gdla.mil.files import replaced, write_csv
+from nnunet_gdla.words import counted
 
 __all__ = ["SyntheticCohort", "SyntheticSlide", "TissueModel", "class_directions", "make_cohort", "make_slide"]
 
@@ -51,7 +52,8 @@ class TissueModel:
         if not 0 <= self.redundancy <= 1:
             raise ValueError(f"redundancy {self.redundancy} is a share: give 0 to 1")
         if self.patches < 9 * self.rare or self.rare < 0 or self.dim < 1:
-            raise ValueError(f"{self.patches} patches of {self.dim} features cannot hold {self.rare} isolated patches")
+            bag = f"{counted(self.patches, 'patch', 'patches')} of {counted(self.dim, 'feature')}"
+            raise ValueError(f"{bag} cannot hold {counted(self.rare, 'isolated patch', 'isolated patches')}")
         if not 0 <= self.holes < 0.5:
             raise ValueError(f"holes {self.holes} is a share: give 0 to below 0.5")
 
@@ -143,7 +145,7 @@ def make_cohort(
     if task not in ("classification", "survival"):
         raise ValueError(f"unknown task {task!r}; choose one of classification, survival")
     if slides < classes:
-        raise ValueError(f"{slides} slides cannot hold {classes} classes")
+        raise ValueError(f"{counted(slides, 'slide')} cannot hold {counted(classes, 'class', 'classes')}")
     base = dataclasses.replace(tissue or TissueModel(), redundancy=redundancy, strength=signal)
     rng = np.random.default_rng([seed, 0])
     directions = class_directions(rng, classes, base.dim)

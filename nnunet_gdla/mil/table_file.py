@@ -12,7 +12,7 @@ import pandas as pd
 
 from nnunet_gdla.errors import UserError
 
-__all__ = ["counted", "listed", "nearest", "read_table"]
+__all__ = ["listed", "nearest", "read_table"]
 
 DELIMITERS: Final = (",", ";", "\t", "|")
 # Column names that an index gets when pandas or a spreadsheet saves it.
@@ -63,11 +63,6 @@ def listed(names: Sequence[str]) -> str:
     """Return names for a message: all of a few, the first of many with their number."""
     shown = ", ".join(names[:NAMED])
     return shown if len(names) <= NAMED else f"{shown}, ... ({len(names)} in all)"
-
-
-def counted(number: int, noun: str) -> str:
-    """Return a number with its noun: 1 slide, 2 slides."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.mil.bundle_info import BundleInfo
 from nnunet_gdla.mil.survival import survival_nll, time_bins
+from nnunet_gdla.words import counted
 
 __all__ = ["DEFAULT_SELECTION", "SlideLoss", "best_epoch", "class_weights", "sampling_weights", "training_logits"]
 
@@ -97,9 +98,11 @@ def class_weights(
         return tuple(len(table) / np.maximum(counts, 1) / np.count_nonzero(counts))
     given = f"train.class_weights {list(wanted)}"
     if len(wanted) != len(classes):
-        raise UserError(f"{given}: give {len(classes)} numbers, for {', '.join(classes)}")
+        raise UserError(f"{given}: give {counted(len(classes), 'number')}, for {', '.join(classes)}")
     if not all(math.isfinite(weight) and weight >= 0 for weight in wanted):
-        raise UserError(f"{given}: a weight cannot be negative, infinite or NaN; give {len(classes)} numbers from 0 up")
+        raise UserError(
+            f"{given}: a weight cannot be negative, infinite or NaN; give {counted(len(classes), 'number')} from 0 up"
+        )
     if max(wanted) == 0:
         raise UserError(f"{given}: all are 0, so nothing would be learned")
     weights = np.asarray(wanted, dtype=np.float64)

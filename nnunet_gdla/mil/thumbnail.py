@@ -8,14 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
+from nnunet_gdla.damage import DAMAGE, reason
 from nnunet_gdla.errors import UserError
 
 __all__ = ["SlideImage", "find_image", "open_slide_image"]
 
 SLIDE_SUFFIXES: Final = (".svs", ".ndpi", ".mrxs", ".scn", ".vms", ".vmu", ".bif", ".svslide", ".dcm", ".czi")
 IMAGE_SUFFIXES: Final = (".tif", ".tiff", ".png", ".jpg", ".jpeg", ".bmp", ".webp")
+_UNREADABLE: Final[tuple[type[Exception], ...]] = (*DAMAGE, Image.DecompressionBombError)
 _PIP: Final = "pip install 'nnunet-gdla[wsi]'"
 
 
@@ -85,7 +87,7 @@ def _from_openslide(openslide: Any, path: Path, longest_px: int) -> SlideImage: 
         slide = openslide.OpenSlide(str(path))
         thumbnail = slide.get_thumbnail((longest_px, longest_px)).convert("RGB")
     except openslide.OpenSlideError as error:
-        raise UserError(f"OpenSlide cannot read {path}: {error}") from error
+        raise UserError(f"OpenSlide cannot read {path}: {reason(error, path)}") from error
 
     def read(x: int, y: int, width: int, height: int) -> Image.Image:
         region = slide.read_region((x, y), 0, (width, height))
@@ -108,8 +110,8 @@ def _from_pillow(path: Path, longest_px: int, *, hint: str) -> SlideImage:
     try:
         with Image.open(path) as opened:
             image = opened.convert("RGB")
-    except (UnidentifiedImageError, OSError, Image.DecompressionBombError) as error:
-        raise UserError(f"{path} cannot be read as an image: {error}{hint}") from error
+    except _UNREADABLE as error:
+        raise UserError(f"{path} cannot be read as an image: {reason(error, path)}{hint}") from error
     thumbnail = image.copy()
     thumbnail.thumbnail((longest_px, longest_px))
 

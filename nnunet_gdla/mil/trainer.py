@@ -16,6 +16,7 @@ from lightning.pytorch.strategies import DDPStrategy
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.mil.config_schema import TrainConfig
 from nnunet_gdla.mil.device import pick_device
+from nnunet_gdla.words import counted
 
 __all__ = ["SumStrategy", "make_trainer", "quiet"]
 
@@ -68,7 +69,9 @@ def make_trainer(train: TrainConfig, run: Path, callbacks: Sequence[Callback], *
     device = pick_device(train.accelerator)
     logger = TensorBoardLogger(run / "logs", name="", version="tensorboard") if train.tensorboard else False
     if device.type == "cuda" and train.devices > torch.cuda.device_count():
-        raise UserError(f"train.devices is {train.devices}, this machine has {torch.cuda.device_count()} GPU(s)")
+        raise UserError(
+            f"train.devices is {train.devices}, this machine has {counted(torch.cuda.device_count(), 'GPU')}"
+        )
     if device.type == "mps" and train.devices > 1:
         raise UserError(f"train.devices is {train.devices}: MPS is a single device")
     return Trainer(

@@ -55,7 +55,8 @@ def find(source: Path, options: Options) -> Found:
         else:
             images[key] = (path, match["pool"])
     if not images or not labels:
-        raise unknown_layout(source, _EXPECTED, f"there are {len(images)} frames and {len(labels)} labels of that form")
+        there = f"there are {counted(len(images), 'frame')} and {counted(len(labels), 'label')} of that form"
+        raise unknown_layout(source, _EXPECTED, there)
     cases = [
         Case(f"{patient}_frame{frame}", patient, (path, labels[patient, frame]), pool="testing" * (pool == "testing"))
         for (patient, frame), (path, pool) in sorted(images.items())

@@ -33,7 +33,8 @@ def find(source: Path, options: Options) -> Found:
     images = _by_name(files, source, _IMAGE, skipped)
     masks = _by_name(files, source, _MASK, skipped)
     if not images or not masks:
-        raise unknown_layout(source, _EXPECTED, f"there are {len(images)} images and {len(masks)} masks of that form")
+        there = f"there are {counted(len(images), 'image')} and {counted(len(masks), 'mask')} of that form"
+        raise unknown_layout(source, _EXPECTED, there)
     tables = [path for path in files if _METADATA.fullmatch(path.name)]
     lesions = _read_lesions(tables[0]) if tables else {}
     cases = [

@@ -12,7 +12,9 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image, UnidentifiedImageError
 
+from nnunet_gdla.damage import reason
 from nnunet_gdla.files import replaced
+from nnunet_gdla.image_errors import IMAGE_DAMAGE
 from nnunet_gdla.recipes.layout import Case, CaseProblem, Record, Target
 
 __all__ = ["copies", "read_colour", "read_grey", "read_mask", "write_colour_case", "write_grey_case", "write_png"]
@@ -134,8 +136,8 @@ def _open(path: Path) -> Image.Image:
             opened = image.copy()
     except UnidentifiedImageError as error:
         raise CaseProblem(f"{path.name} is no image") from error
-    except (OSError, SyntaxError, ValueError) as error:
-        raise CaseProblem(f"{path.name} cannot be read: {error}") from error
+    except IMAGE_DAMAGE as error:
+        raise CaseProblem(f"{path.name} cannot be read: {reason(error, path)}") from error
     if opened.mode not in _READABLE:
         raise CaseProblem(f"{path.name} has pixels of kind {opened.mode}, not 8 bits a channel")
     return opened

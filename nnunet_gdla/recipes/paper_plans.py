@@ -1,12 +1,12 @@
 """The paper's patch, batch and intensities in a plans file. Standard library only."""
 
-import json
 import os
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 from nnunet_gdla.errors import UserError
+from nnunet_gdla.files import read_json_object
 from nnunet_gdla.recipes.catalogue import PAPER_PLANS, PATCH, SOURCE_PLANS, Recipe
 from nnunet_gdla.recipes.files import write_json
 
@@ -15,11 +15,12 @@ __all__ = ["paper_plans", "write_paper_plans"]
 _HU_LOW, _HU_HIGH = -125, 275
 
 
-def write_paper_plans(recipe: Recipe, dataset_id: int) -> Path:
+def write_paper_plans(recipe: Recipe, dataset_id: int, *, overwrite: bool = False) -> Path:
     """Write the paper's plans beside our planner's plans of a dataset, and return the file.
 
     Raises:
-        UserError: If nnU-Net's folder is not set, or the dataset was not planned.
+        UserError: If nnU-Net's folder is not set, the dataset was not planned, a file is damaged, or there are other
+            plans of that name, unless `overwrite`.
     """
     named = os.environ.get("nnUNet_preprocessed")
     if not named:
@@ -28,10 +29,16 @@ def write_paper_plans(recipe: Recipe, dataset_id: int) -> Path:
     source = folder / f"{SOURCE_PLANS}.json"
     if not source.is_file():
         raise UserError(f"there is no {source}; plan first: nnunet-gdla plan -d {dataset_id}")
-    plans = json.loads(source.read_text(encoding="utf-8"))
-    dataset = json.loads((folder / "dataset.json").read_text(encoding="utf-8"))
+    dataset = read_json_object(folder / "dataset.json")
+    if not isinstance(dataset.get("channel_names"), dict):
+        raise UserError(f"{folder / 'dataset.json'} has no channel_names; plan again: nnunet-gdla plan -d {dataset_id}")
+    made = paper_plans(read_json_object(source), recipe, list(dataset["channel_names"].values()))
     target = folder / f"{PAPER_PLANS}.json"
-    write_json(target, paper_plans(plans, recipe, list(dataset["channel_names"].values())))
+    if not overwrite and target.is_file() and read_json_object(target) != made:
+        raise UserError(
+            f"there are plans {PAPER_PLANS} already, and {target} says something else: add --overwrite to replace them."
+        )
+    write_json(target, made)
     return target
 
 

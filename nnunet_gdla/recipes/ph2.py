@@ -26,7 +26,8 @@ def find(source: Path, options: Options) -> Found:
     images = _by_name(files, source, _IMAGE, skipped)
     masks = _by_name(files, source, _MASK, skipped)
     if not images or not masks:
-        raise unknown_layout(source, _EXPECTED, f"there are {len(images)} images and {len(masks)} masks of that form")
+        there = f"there are {counted(len(images), 'image')} and {counted(len(masks), 'mask')} of that form"
+        raise unknown_layout(source, _EXPECTED, there)
     twin = copies(list(images.values()))
     cases = [
         Case(name, twin.get(image, image).stem, (image, masks[name]))

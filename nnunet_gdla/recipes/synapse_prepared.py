@@ -5,13 +5,13 @@ Shape legend (this file): Z slices, H rows, W columns.
 
 import re
 import zipfile
-import zlib
 from collections import Counter, defaultdict
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float32, Integer
 
+from nnunet_gdla.damage import DAMAGE, reason
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.recipes.layout import Case, CaseProblem, Found, Record, Skipped, Target, sort_out
 from nnunet_gdla.recipes.synapse_labels import LABELS, ORDERS
@@ -22,7 +22,7 @@ __all__ = ["find_prepared", "prepared_counts", "write_prepared"]
 
 _SLICE = re.compile(r"case(\d{4})_slice(\d{3,})\.npz")
 _VOLUME = re.compile(r"case(\d{4})\.npy\.h5")
-_DAMAGED = (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile, zlib.error)
+_DAMAGED: tuple[type[Exception], ...] = (*DAMAGE, zipfile.BadZipFile)
 
 
 def find_prepared(folders: list[Path], files: list[Path], source: Path) -> Found:
@@ -109,9 +109,9 @@ def _load_slice(path: Path, key: str) -> np.ndarray:
         with np.load(path, allow_pickle=False) as archive:
             values = np.asarray(archive[key])
     except _DAMAGED as error:
-        raise CaseProblem(f"{path.name} cannot be read: {error}") from error
+        raise CaseProblem(f"{path.name} cannot be read: {reason(error, path)}") from error
     if values.ndim != 2:
-        raise CaseProblem(f"{key} in {path.name} has {values.ndim} axes, not 2")
+        raise CaseProblem(f"{key} in {path.name} has {counted(values.ndim, 'axis', 'axes')}, not 2")
     return values
 
 
@@ -124,7 +124,7 @@ def _read_volume(path: Path) -> tuple[Float32[np.ndarray, "Z H W"], Integer[np.n
         with h5py.File(path, "r") as file:
             image, label = np.asarray(file["image"]), np.asarray(file["label"])
     except _DAMAGED as error:
-        raise CaseProblem(f"{path.name} cannot be read: {error}") from error
+        raise CaseProblem(f"{path.name} cannot be read: {reason(error, path)}") from error
     if image.ndim != 3 or image.shape != label.shape:
         raise CaseProblem(f"{path.name} holds image {image.shape} and label {label.shape}")
     return image.astype(np.float32), whole_numbers(label, path.name)

@@ -5,7 +5,6 @@ Shape legend (this file): X, Y, Z voxels along the file's axes.
 
 import gzip
 import shutil
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,12 @@ from typing import Any
 import nibabel as nib
 import numpy as np
 from jaxtyping import Integer, UInt8
-from nibabel.filebasedimages import ImageFileError
 
+from nnunet_gdla.damage import reason
 from nnunet_gdla.files import replaced
+from nnunet_gdla.image_errors import IMAGE_DAMAGE
 from nnunet_gdla.recipes.layout import CaseProblem, Record
+from nnunet_gdla.words import counted
 
 __all__ = [
     "copy_volume",
@@ -27,8 +28,6 @@ __all__ = [
     "whole_numbers",
     "write_labels",
 ]
-
-_DAMAGED = (OSError, EOFError, zlib.error, ImageFileError, ValueError)
 
 
 def copy_volume(source: Path, target: Path) -> None:
@@ -53,10 +52,10 @@ def read_labels(path: Path) -> tuple[Integer[np.ndarray, "X Y Z"], Any]:
     try:
         image: Any = nib.load(path)
         values = np.asanyarray(image.dataobj)
-    except _DAMAGED as error:
-        raise CaseProblem(f"{path.name} cannot be read: {error}") from error
+    except IMAGE_DAMAGE as error:
+        raise CaseProblem(f"{path.name} cannot be read: {reason(error, path)}") from error
     if values.ndim != 3:
-        raise CaseProblem(f"{path.name} has {values.ndim} axes, not 3")
+        raise CaseProblem(f"{path.name} has {counted(values.ndim, 'axis', 'axes')}, not 3")
     return whole_numbers(values, path.name), image
 
 
@@ -112,8 +111,8 @@ def write_labels(image: Path, label: Path, target: Path, new: Mapping[int, int])
     try:
         reference: Any = nib.load(image)
         reference.get_fdata(dtype=np.float32)  # a truncated file shows only here
-    except _DAMAGED as error:
-        raise CaseProblem(f"{image.name} cannot be read: {error}") from error
+    except IMAGE_DAMAGE as error:
+        raise CaseProblem(f"{image.name} cannot be read: {reason(error, image)}") from error
     if reference.shape != values.shape:
         raise CaseProblem(f"labels {label.name} are {values.shape}, the image is {reference.shape}")
     moved = not np.allclose(reference.affine, own.affine, atol=1e-3)

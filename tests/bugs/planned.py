@@ -42,7 +42,9 @@ def random_image(mask: Image) -> Image:
     return np.clip(rng.normal(90, 15, mask.shape) + 30 * (mask % 5), 0, 255).astype(np.uint8)
 
 
-def plan_train_predict(made: Project, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, dict[str, Image]]:
+def plan_train_predict(
+    made: Project, monkeypatch: pytest.MonkeyPatch, *, mirror: bool = True
+) -> tuple[Any, dict[str, Image]]:
     """Plan with nnUNetPlannerGDLA_B0, preprocess, train one step, predict the training images.
 
     Returns:
@@ -57,4 +59,4 @@ def plan_train_predict(made: Project, monkeypatch: pytest.MonkeyPatch) -> tuple[
     losses: Sequence[float] = trainer.logger.get_value("train_losses", step=None)
     assert len(losses) == 1
     assert np.isfinite(losses).all()
-    return trainer, predict_all(trainer, made)
+    return trainer, predict_all(trainer, made, mirror=mirror)

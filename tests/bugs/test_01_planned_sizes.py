@@ -21,7 +21,7 @@ def test_it_trains_and_predicts(size: tuple[int, int], tmp_path: Path, monkeypat
     mask = np.zeros(size, np.uint8)
     mask[: math.ceil(size[0] / 2), : math.ceil(size[1] / 2)] = 1
     made = write_masks(tmp_path, {f"case{i}": mask for i in range(6)}, LABELS, monkeypatch)
-    trainer, masks = plan_train_predict(made, monkeypatch)
+    trainer, masks = plan_train_predict(made, monkeypatch, mirror=size in QUICK)
     assert tuple(trainer.configuration_manager.patch_size) == tuple(math.ceil(edge / 32) * 32 for edge in size)
     assert len(masks) == 6
     assert all(predicted.shape == size and set(np.unique(predicted)) <= {0, 1} for predicted in masks.values())
@@ -33,5 +33,5 @@ def test_images_of_many_sizes_in_one_dataset(tmp_path: Path, monkeypatch: pytest
     drawn = {f"case{i}": np.ones(size, np.uint8) for i, size in enumerate(sizes)}
     for mask in drawn.values():
         mask[1::2] = 0
-    _, masks = plan_train_predict(write_masks(tmp_path, drawn, LABELS, monkeypatch), monkeypatch)
+    _, masks = plan_train_predict(write_masks(tmp_path, drawn, LABELS, monkeypatch), monkeypatch, mirror=False)
     assert {case: mask.shape for case, mask in masks.items()} == {case: mask.shape for case, mask in drawn.items()}

@@ -69,6 +69,18 @@ def test_a_good_dataset_has_no_problem(raw: Path, kind: str) -> None:
     assert ("below 32 px" in by_title["image sizes"]) == (min(size[-2:]) < 32)
 
 
+def test_a_dataset_of_one_case_is_counted_in_the_singular(raw: Path) -> None:
+    folder = make_dataset(raw, GREY, ["US"], ".png")
+    for path in [*folder.glob("images*/*"), *folder.glob("labelsTr/*")]:
+        if not path.name.startswith("case_0"):
+            path.unlink()
+    told = {finding.title: finding.detail for finding in findings_on(folder)}
+    assert told["images and masks"].startswith("1 complete case readable")
+    assert told["labels in the masks"] == "1 (object) in 1 of 1 case"
+    assert told["imagesTs"] == "1 case to predict, readable, 1 channel each"
+    assert told["numTraining"] == "dataset.json says 6, there is 1 training case"
+
+
 @pytest.mark.parametrize("name", ["906", "113", "112"])
 def test_a_real_dataset_has_no_problem(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("nnUNet_raw", str(nnunet_raw_folder()))

@@ -35,7 +35,7 @@ def findings_on(folder: Path) -> list[Finding]:
         (
             {"labels": {"background": 0, "all": [1, 2], "core": 2}, "regions_class_order": [1]},
             "regions_class_order",
-            "1 entries for 2 regions (all, core)",
+            "1 entry for 2 regions (all, core)",
         ),
         (
             {"labels": {"background": 0, "all": [1, 2], "core": 2}, "regions_class_order": [1, 5]},

@@ -141,6 +141,13 @@ def write_half(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
+def write_wrong_type(path: Path) -> None:
+    write_mask(path, blob((4, 5, 6)))
+    content = bytearray(path.read_bytes())
+    content[70:72] = (146).to_bytes(2, "little")  # no number of a NIfTI type
+    path.write_bytes(content)
+
+
 def write_no_size(path: Path) -> None:
     write_mask(path, blob((4, 5, 6)))
     path.with_suffix(".json").write_text('{"spacing": [1, 0, 1]}')
@@ -174,6 +181,9 @@ def write_wrong_size(path: Path) -> None:
         (".nii", write_half, "cannot be read"),
         (".nrrd", write_half, "cannot be read"),
         (".png", write_half, "cannot be read"),
+        (".gipl", write_half, "cannot be read"),
+        (".tif", write_half, "cannot be read"),
+        (".nii", write_wrong_type, "cannot be read"),
         (".tif", write_no_size, "voxel size"),
         (".tif", write_wrong_size, "three numbers"),
     ],
@@ -183,8 +193,21 @@ def test_what_is_no_mask_is_refused_by_name(tmp_path: Path, ending: str, write: 
     write(path)
     with pytest.raises(UserError, match=reason) as caught:
         read_mask(path)
-    assert "case" in str(caught.value)
+    assert str(caught.value).count(f"{path.stem}.") == 1
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_file_cut_short_is_refused_wherever_it_is_cut(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"case{ending}"
+    write_mask(path, random_labels((200, 300) if ending in (".png", ".bmp") else (5, 20, 30)))
+    whole = path.read_bytes()
+    for part in range(25):
+        path.write_bytes(whole[: len(whole) * part // 25])
+        with pytest.raises(UserError) as caught:
+            read_mask(path)
+        assert str(caught.value).count(path.name) == 1
+        assert "\n" not in str(caught.value)
 
 
 def test_folders_list_masks_by_case(tmp_path: Path) -> None:

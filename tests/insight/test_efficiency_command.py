@@ -2,6 +2,7 @@
 
 import argparse
 import csv
+import os
 import re
 import shlex
 from pathlib import Path
@@ -123,7 +124,7 @@ def test_a_device_that_is_not_there_is_refused() -> None:
 
 def test_a_file_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     out = tmp_path / "table.csv"
-    (tmp_path / "table.csv.part").mkdir()
+    (tmp_path / f".unfinished-{os.getpid()}-table.csv").mkdir()
     with pytest.raises(UserError, match="cannot write"):
         efficiency.run(parse("--sizes", "32", "--networks", "nnunet", "--no-time", "--out", str(out)))
     assert not out.exists()

@@ -16,6 +16,7 @@ from tests.paths import nnunet_raw_folder
 __all__ = ["KINDS", "cases_of", "copy_small", "edit_plans", "find_dataset", "image_files", "read_json"]
 
 PICTURES: Final = (".png", ".bmp", ".tif")
+LARGEST: Final = (301, 283)  # no multiples of 32; whole pictures would be most of the time of a test
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -57,7 +58,8 @@ def image_files(folder: Path, case: str, sub: str = "imagesTr") -> list[Path]:
 def copy_small(folder: Path, raw: Path, train: int, val: int) -> Path:
     """Copy a dataset with the first training and validation cases of fold 0 only, which become its only fold.
 
-    Its `imagesTs` holds the validation images: what is predicted there must equal what the validation has written.
+    Of large pictures it has the middle. Its `imagesTs` holds the validation images: what is predicted there must equal
+    what the validation has written.
     """
     parts = {"train": cases_of(folder, "train", train), "val": cases_of(folder, "val", val)}
     kept = parts["train"] + parts["val"]
@@ -67,14 +69,25 @@ def copy_small(folder: Path, raw: Path, train: int, val: int) -> Path:
         (copy / sub).mkdir(parents=True)
     for case in kept:
         for path in image_files(folder, case):
-            shutil.copy(path, copy / "imagesTr")
-        shutil.copy(folder / "labelsTr" / f"{case}{about['file_ending']}", copy / "labelsTr")
+            _copy(path, copy / "imagesTr")
+        _copy(folder / "labelsTr" / f"{case}{about['file_ending']}", copy / "labelsTr")
     for case in parts["val"]:
         for path in image_files(folder, case):
-            shutil.copy(path, copy / "imagesTs")
+            _copy(path, copy / "imagesTs")
     (copy / "dataset.json").write_text(json.dumps({**about, "numTraining": len(kept)}))
     (copy / "splits_final.json").write_text(json.dumps([parts]))
     return copy
+
+
+def _copy(path: Path, folder: Path) -> None:
+    image = SimpleITK.ReadImage(path)
+    size = image.GetSize()
+    if len(size) != 2 or all(edge <= most for edge, most in zip(size, LARGEST, strict=True)):
+        shutil.copy(path, folder)
+        return
+    kept = [min(edge, most) for edge, most in zip(size, LARGEST, strict=True)]
+    start = [(edge - length) // 2 for edge, length in zip(size, kept, strict=True)]
+    SimpleITK.WriteImage(SimpleITK.RegionOfInterest(image, kept, start), folder / path.name)
 
 
 def edit_plans(

@@ -1,14 +1,15 @@
 """Work that several tests build on, done once in a test run, by whichever worker needs it first."""
 
+import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from filelock import FileLock
 
 from tests.integration.datasets import copy_small, edit_plans, find_dataset
-from tests.integration.workspace import Workspace
+from tests.integration.workspace import HERE, Workspace
 
 __all__ = [
     "GDLA",
@@ -19,10 +20,12 @@ __all__ = [
     "plan",
     "predict",
     "prepared",
+    "run_together",
     "train",
     "trained",
 ]
 
+PLAN: Final = ("nnunetv2.experiment_planning.plan_and_preprocess_entrypoints", "plan_and_preprocess_entry")
 GDLA: Final = "nnUNetTrainerGDLAShort"
 SHORT_PLANS: Final = "shortPlans"  # from stock plans
 SHORT_GDLA_PLANS: Final = "shortGDLAPlans"  # from nnUNetPlannerGDLA's, with the smallest encoder
@@ -62,7 +65,8 @@ def once(folder: Path, make: Callable[[Path], None]) -> Path:
 def prepared(base: Path, kind: str) -> tuple[Workspace, str]:
     """Return a workspace that holds a preprocessed dataset of a kind with short plans, and the dataset's name.
 
-    The set with classes is planned by nnU-Net's planner and by ours, the others by ours alone.
+    The set with classes is planned by nnU-Net's planner and by ours, with nnU-Net's command; the others by ours alone,
+    and without the new interpreters that the command starts.
     """
     source = find_dataset(kind)
 
@@ -74,7 +78,10 @@ def prepared(base: Path, kind: str) -> tuple[Workspace, str]:
             planners["ExperimentPlanner"] = ("nnUNetPlans", SHORT_PLANS, "")
         folder = workspace.preprocessed / source.name
         for planner, (plans, short, encoder) in planners.items():
-            plan(workspace, source.name, planner, *(["--verify_dataset_integrity"] if kind == "classes" else []))
+            if kind == "classes":
+                plan(workspace, source.name, planner, "--verify_dataset_integrity")
+            else:
+                run_together(workspace, [(*PLAN, *_plan_arguments(source.name, planner))])
             shutil.copy(workspace.raw / source.name / "splits_final.json", folder)
             largest, shrink = PATCH[kind]
             edit_plans(folder, plans, short, largest_patch=largest, shrink=shrink, encoder=encoder or None)
@@ -84,11 +91,19 @@ def prepared(base: Path, kind: str) -> tuple[Workspace, str]:
 
 def plan(workspace: Workspace, dataset: str, planner: str, *options: str) -> None:
     """Run nnU-Net's planning and preprocessing of the 2d configuration, which asks for one process or more."""
-    workspace.run(
-        "nnUNetv2_plan_and_preprocess",
-        *("-d", int(dataset[7:10]), "-pl", planner, "-c", "2d", "-np", 1, "-npfp", 1, *options),
-        variables={"nnUNet_n_proc_DA": "1"},
-    )
+    arguments = _plan_arguments(dataset, planner)
+    workspace.run("nnUNetv2_plan_and_preprocess", *arguments, *options, variables={"nnUNet_n_proc_DA": "1"})
+
+
+def run_together(workspace: Workspace, calls: Sequence[Sequence[str]]) -> None:
+    """Run several of nnU-Net's commands in one process, see `together.py`; a call is module, function, arguments."""
+    listed = workspace.logs / "calls.json"
+    listed.write_text(json.dumps(calls))
+    workspace.run("python", HERE / "together.py", listed)
+
+
+def _plan_arguments(dataset: str, planner: str) -> tuple[str, ...]:
+    return ("-d", str(int(dataset[7:10])), "-pl", planner, "-c", "2d", "-np", "1", "-npfp", "1")
 
 
 def train(

@@ -1,6 +1,5 @@
 """Channels and file formats: one, two, four and thirteen channels; pictures, NIfTI and MetaImage in 2D."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -9,20 +8,13 @@ import torch
 from tests.integration.datasets import edit_plans
 from tests.integration.made_datasets import FORMATS, Format, make_dataset
 from tests.integration.masks import assert_fits_images
-from tests.integration.stages import PREDICT_OPTIONS
-from tests.integration.workspace import HERE, Workspace
+from tests.integration.stages import PLAN, PREDICT_OPTIONS, run_together
+from tests.integration.workspace import Workspace
 
 pytestmark = pytest.mark.slow
 TRAINER, PLANS = "nnUNetTrainerGDLATwoStepsOnly", "twoStepPlans"
-PLAN = ("nnunetv2.experiment_planning.plan_and_preprocess_entrypoints", "plan_and_preprocess_entry")
 TRAIN = ("nnunetv2.run.run_training", "run_training_entry")
 PREDICT = ("nnunetv2.inference.predict_from_raw_data", "predict_entry_point")
-
-
-def run_together(workspace: Workspace, calls: list[tuple[str, ...]]) -> None:
-    listed = workspace.logs / "calls.json"
-    listed.write_text(json.dumps(calls))
-    workspace.run("python", HERE / "together.py", listed)
 
 
 def plan_call(form: Format) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from nnunet_gdla.mil.models.slide_transformer import SlideTransformer
 
-__all__ = ["COMBINATIONS", "IN_DIM", "OUTPUTS", "STRIDE", "Bag", "bag", "slide_model", "stir_gates"]
+__all__ = ["COMBINATIONS", "IN_DIM", "OUTPUTS", "STRIDE", "Bag", "bag", "shared_gradients", "slide_model", "stir_gates"]
 
 IN_DIM, OUTPUTS, STRIDE = 10, 3, 256.0
 
@@ -62,3 +62,16 @@ def stir_gates(model: nn.Module) -> None:
     generator = torch.Generator().manual_seed(5)
     for parameter in model.parameters():
         parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator))
+
+
+def shared_gradients(model: nn.Module) -> list[tuple[str, str]]:
+    """Return the pairs of parameters whose gradients lie in one memory: what is added in place would count twice."""
+    seen: dict[int, str] = {}
+    pairs = []
+    for name, parameter in model.named_parameters():
+        if parameter.grad is not None:
+            place = parameter.grad.untyped_storage().data_ptr()
+            if place in seen:
+                pairs.append((seen[place], name))
+            seen[place] = name
+    return pairs

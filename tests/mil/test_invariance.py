@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from nnunet_gdla.mil.models import DSMIL, MODELS, build_model
+from tests.mil.slide_models import shared_gradients
 
 IN_DIM, OUTPUTS, STRIDE = 16, 3, 256.0
 SMALL: dict[str, tuple[str, dict[str, Any]]] = {
@@ -56,6 +57,26 @@ def test_gradients_of_two_backward_passes_add_up(name: str) -> None:
         gradients.append({key: p.grad.clone() for key, p in model.named_parameters() if p.grad is not None})
     for key, once in gradients[0].items():
         torch.testing.assert_close(gradients[1][key], 2 * once, msg=lambda text, key=key: f"{key}: {text}")
+
+
+@models
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("n", [1, 9, 37])
+def test_no_two_gradients_share_memory(n: int, autocast: bool, name: str) -> None:
+    model = _model(name).train()
+    for _ in range(2):
+        x, xy = _bag(n)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+            outputs = model.training_logits(x, xy, STRIDE) if isinstance(model, DSMIL) else (model(x, xy, STRIDE),)
+        sum(output.float().square().sum() for output in outputs).backward()
+        assert shared_gradients(model) == []
+
+
+def test_no_two_gradients_of_the_image_model_share_memory() -> None:
+    model = build_model("grid_vit", 3, OUTPUTS, image_size=20, patch_size=4, width=24, depth=3, num_heads=3).train()
+    for _ in range(2):
+        model(torch.randn(2, 3, 20, 20)).square().sum().backward()
+        assert shared_gradients(model) == []
 
 
 @models

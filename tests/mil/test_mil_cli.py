@@ -226,6 +226,14 @@ def test_wrong_numbers_and_metrics_are_refused_before_anything_runs(
         ([*classes, "--metric", "c_index"], "no metric 'c_index' for classification"),
         (["predict", "h5", "--model", "m", "--out", str(tmp_path / "p.csv"), "--workers", "-1"], "--workers -1"),
         (["test", "--model", "m", "--cohort", "c.csv", "--out", str(tmp_path / "t"), "--workers", "-1"], "--workers"),
+        (
+            ["test", "--model", "m", "--cohort", "c.csv", "--out", str(tmp_path / "b"), "--bootstrap", "0"],
+            "bootstrap 0:",
+        ),
+        (
+            ["test", "--model", "m", "--cohort", "c.csv", "--out", str(tmp_path / "b"), "--bootstrap", "-3"],
+            "bootstrap -3",
+        ),
     ):
         assert cli.main(argv) == 1
         assert message in capsys.readouterr().err

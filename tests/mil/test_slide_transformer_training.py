@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from nnunet_gdla.mil.models import slide_block, tokens
 from nnunet_gdla.mil.models.slide_block import SlideBlock
 from nnunet_gdla.mil.models.slide_transformer import SlideTransformer
-from tests.mil.slide_models import COMBINATIONS, STRIDE, bag, slide_model
+from tests.mil.slide_models import COMBINATIONS, STRIDE, bag, shared_gradients, slide_model
 from tests.reference.compare import relative_error
 
 combinations = pytest.mark.parametrize("options", COMBINATIONS, ids=lambda o: "-".join(str(v) for v in o.values()))
@@ -22,6 +22,23 @@ def test_every_parameter_gets_a_gradient(options: dict[str, Any]) -> None:
     F.cross_entropy(model(*bag(13), STRIDE), torch.tensor([1])).backward()
     grads = {name: parameter.grad for name, parameter in model.named_parameters()}
     assert [name for name, grad in grads.items() if grad is None or not grad.any()] == []
+
+
+GATES: list[dict[str, Any]] = [
+    {"token_features": "rawlog"},
+    {"gate_options": {"mean_norm": True, "bound": "hardtanh"}},
+    {"gate_options": {"parameterisation": "direct"}},
+    {"gate_options": {"factorisation": "head_only"}},
+    {"gate_options": {"detach": False}},
+]
+
+
+@pytest.mark.parametrize("options", [*COMBINATIONS, *GATES], ids=lambda o: "-".join(str(v) for v in o.values()))
+def test_no_two_gradients_share_memory(options: dict[str, Any]) -> None:
+    model = slide_model(**options).train()
+    for _ in range(2):
+        F.cross_entropy(model(*bag(13), STRIDE), torch.tensor([1])).backward()
+        assert shared_gradients(model) == []
 
 
 @pytest.mark.parametrize("patches", [1, 2, 5])

@@ -98,7 +98,7 @@ def test_patients_with_differing_labels_count_at_slide_level_only(caplog: pytest
         patients = to_patients(slides, "classification")
     assert patients["patient_id"].tolist() == ["p001", "p002"]
     assert patients.attrs["without_patient_label"] == 1
-    assert "1 patient(s) with differing slide labels" in caplog.text
+    assert "1 patient with differing slide labels" in caplog.text
     mean = slides.loc[slides["patient_id"] == "p001", "prob_positive"].mean()
     assert patients["prob_positive"][0] == pytest.approx(mean)
     assert classify(patients)["accuracy"] >= 0
@@ -219,7 +219,7 @@ def test_several_splits_draw_a_patient_for_all_at_once() -> None:
 
 
 def test_methods_tested_on_other_slides_are_refused() -> None:
-    with pytest.raises(UserError, match=r"1 slide_id\(s\) were predicted by one method only, such as s0009"):
+    with pytest.raises(UserError, match=r"1 slide predicted by one method only, such as s0009"):
         paired_bootstrap(_classified(10), _classified(9), accuracy)
     with pytest.raises(UserError, match="slide_id is not unique"):
         paired_bootstrap(_classified(3).assign(slide_id="s"), _classified(3), accuracy)

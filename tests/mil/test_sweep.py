@@ -52,7 +52,7 @@ def test_a_sweep_compares_on_identical_splits_and_goes_on_where_it_stopped(tmp_p
     assert list(comparison["mean"]) == pytest.approx(list(by_method.mean()))
     assert comparison["difference"].iloc[1] == pytest.approx(comparison["mean"].iloc[1] - comparison["mean"].iloc[0])
     lines = comparison_lines(comparison)
-    assert lines[0].startswith("accuracy (2 run(s))")
+    assert lines[0].startswith("accuracy (2 runs)")
     assert [line.split()[0] for line in lines[1:]] == ["none", "srp"]
     with pytest.raises(UserError, match="no metric 'f1'; choose one of accuracy"):
         compare(sweep, "f1")

@@ -92,5 +92,5 @@ def test_senseless_sizes_are_refused(change: dict[str, Any]) -> None:
 def test_unknown_task_and_too_few_slides_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="classification, survival"):
         make_cohort(tmp_path, task="regression")
-    with pytest.raises(ValueError, match="1 slides cannot hold 2 classes"):
+    with pytest.raises(ValueError, match="1 slide cannot hold 2 classes"):
         make_cohort(tmp_path, slides=1)

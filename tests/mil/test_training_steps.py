@@ -13,7 +13,7 @@ from nnunet_gdla.mil.bundle_info import BundleInfo
 from nnunet_gdla.mil.data import EpochSampler, EverySlideOnce, Visit
 from nnunet_gdla.mil.fit import fit
 from nnunet_gdla.mil.models import build_model
-from nnunet_gdla.mil.optimiser import parameter_groups, unshare_gradients
+from nnunet_gdla.mil.optimiser import parameter_groups
 from nnunet_gdla.mil.tasks import SlideLoss, best_epoch, class_weights, sampling_weights, training_logits
 from tests.mil.small_cohorts import make_cohort, small_config
 
@@ -116,16 +116,6 @@ def test_a_window_equals_the_mean_loss_of_its_slides(tmp_path: Path) -> None:
         if optimiser.state[tensor]["exp_avg"].abs().max() < 1e-7:
             continue  # the softmax does not see this bias: its gradient is rounding, which Adam blows up
         torch.testing.assert_close(trained[f"model.{name}"], tensor, rtol=1e-4, atol=1e-6)
-
-
-def test_parameters_with_one_gradient_tensor_get_one_each() -> None:
-    first, second, third = (nn.Parameter(torch.zeros(3)) for _ in range(3))
-    for _ in range(2):
-        (torch.stack([first, second]).sum(0) + third).sum().backward()
-        unshare_gradients([first, second, third])
-    for parameter in (first, second, third):
-        assert parameter.grad is not None
-        assert parameter.grad.tolist() == [2.0, 2.0, 2.0]
 
 
 def names_of(model: nn.Module, group: Sequence[torch.Tensor]) -> set[str]:

@@ -155,7 +155,7 @@ def a_broken_image(raw: Path) -> None:
         (no_list, "holds a list"),
         (two_channels, "names 2 channels, the files of a b.0 have 1"),
         (a_label_gone, r"1 raw file not there \(.*a b.3.png\)"),
-        (a_broken_image, "could not read the images.*doctor -d 850"),
+        (a_broken_image, r"a b\.0_0000\.png cannot be read \(.*remove all files of the case"),
     ],
 )
 def test_unfit_datasets_end_in_a_sentence_and_leave_nothing(

@@ -33,7 +33,7 @@ def test_both_frames_of_a_patient_are_on_one_side(
     out = capsys.readouterr().out
     assert "12 patients; all frames of a patient stay together" in out
     assert "spacing in mm: 1.5 x 1.4 x 8" in out
-    assert "label 1 RV: 1680 voxels in 20 cases" in out
+    assert "label 1 RV: 1,680 voxels in 20 cases" in out
     assert "sizes: 14x12x4 (20)" in out
 
 

@@ -108,6 +108,36 @@ def test_plans_are_written_beside_ours(folders: Path, capsys: pytest.CaptureFixt
     assert "nnUNetv2_preprocess -d 503 -plans_name nnUNetGDLAPaperPlans -c 2d" in capsys.readouterr().out
 
 
+def test_other_plans_of_that_name_are_replaced_only_when_asked_to(folders: Path) -> None:
+    folder = folders / "preprocessed" / "Dataset503_BUSI"
+    folder.mkdir()
+    (folder / "dataset.json").write_text(json.dumps({"channel_names": {"0": "US"}}))
+    (folder / "nnUNetGDLAPlans.json").write_text(json.dumps(plans_of([224.0, 224.0], [1.0, 1.0])))
+    run_recipe("busi", "--write-plans")
+    target = folder / "nnUNetGDLAPaperPlans.json"
+    made = json.loads(target.read_text())
+    assert run_recipe("busi", "--write-plans") == 0  # the same again is no loss
+    for other in (json.dumps(made | {"mine": 1}), "{"):
+        target.write_text(other)
+        with pytest.raises(UserError, match="nnUNetGDLAPaperPlans"):
+            run_recipe("busi", "--write-plans")
+        assert target.read_text() == other
+        assert run_recipe("busi", "--write-plans", "--overwrite") == 0
+        assert json.loads(target.read_text()) == made
+
+
+@pytest.mark.parametrize("name", ["dataset.json", "nnUNetGDLAPlans.json"])
+@pytest.mark.parametrize("content", ["{", "[1]", "{}"])
+def test_damaged_files_end_in_a_sentence(name: str, content: str, folders: Path) -> None:
+    folder = folders / "preprocessed" / "Dataset503_BUSI"
+    folder.mkdir()
+    (folder / "dataset.json").write_text(json.dumps({"channel_names": {"0": "US"}}))
+    (folder / "nnUNetGDLAPlans.json").write_text(json.dumps(plans_of([224.0, 224.0], [1.0, 1.0])))
+    (folder / name).write_text(content)
+    with pytest.raises(UserError):
+        run_recipe("busi", "--write-plans")
+
+
 def test_plans_of_other_networks_are_refused(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     foreign = plans_of([512.0, 512.0], [1.0, 1.0])
     foreign["configurations"]["2d"]["architecture"]["network_class_name"] = "PlainConvUNet"

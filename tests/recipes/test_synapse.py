@@ -69,7 +69,7 @@ def test_the_release_is_mapped_to_eight_organs(
     out = capsys.readouterr().out
     assert "numbering found: the release's 13 labels; written: 1 spleen, 2 right kidney" in out
     assert "split: published list, 18 training and 12 test cases" in out
-    assert "label 6 liver: 9000 voxels in 30 cases" in out
+    assert "label 6 liver: 9,000 voxels in 30 cases" in out
     assert "label 5 pancreas: 540 voxels in 30 cases" in out
     assert "spacing in mm: 0.8 x 0.8 x 3" in out
     assert "the release has no labels for its test images\n  Testing/img/img0061.nii.gz" in out

@@ -13,6 +13,7 @@ from nnunet_gdla.mil.heatmap import score_slide, write_scores
 from nnunet_gdla.mil.heatmap_draw import draw_maps, draw_top_tiles, place_patches, write_geojson
 from nnunet_gdla.mil.slides.names import slide_id_of
 from nnunet_gdla.mil.thumbnail import find_image, open_slide_image
+from nnunet_gdla.words import counted
 
 __all__ = ["explain_slide", "run"]
 
@@ -114,8 +115,8 @@ def _find_all(images: Path, files: Sequence[Path]) -> None:
     if missing:
         some = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
         raise UserError(
-            f"{images} holds no image called {some} ({len(missing)} of {len(files)} slides): name the file itself, "
-            "complete the folder, or leave --slide out"
+            f"{images} holds no image called {some} ({len(missing)} of {counted(len(files), 'slide')}): name the file "
+            "itself, complete the folder, or leave --slide out"
         )
     if images.is_file() and images.stem != names[0]:
         print(f"WARN: the image is {images.name}, the slide {names[0]}: drawn all the same; are they the same tissue?")

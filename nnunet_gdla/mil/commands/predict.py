@@ -11,6 +11,7 @@ from nnunet_gdla.mil.commands.shared import bar_wanted, say
 from nnunet_gdla.mil.device import pick_device
 from nnunet_gdla.mil.evaluate import predict_table
 from nnunet_gdla.mil.files import write_csv
+from nnunet_gdla.words import counted
 
 __all__ = ["run"]
 
@@ -42,5 +43,5 @@ def run(args: argparse.Namespace) -> int:
     elif info.median_risk is not None:
         predictions.insert(1, "group", (predictions["risk"] > info.median_risk).map({True: "high", False: "low"}))
     write_csv(out, predictions.drop(columns="patient_id"))
-    say(f"{out}: {len(predictions)} slides, {len(bundle.models)} model(s)")
+    say(f"{out}: {counted(len(predictions), 'slide')}, {counted(len(bundle.models), 'model')}")
     return 0

@@ -12,6 +12,7 @@ from nnunet_gdla.mil.device import pick_device
 from nnunet_gdla.mil.evaluate import evaluate, metric_lines, predict_table, write_evaluation
 from nnunet_gdla.mil.files import write_json
 from nnunet_gdla.mil.report import write_figures
+from nnunet_gdla.words import counted
 
 __all__ = ["run"]
 
@@ -22,6 +23,8 @@ def run(args: argparse.Namespace) -> int:
     out = new_folder(args.out or f"{table.stem}_test")
     if args.workers < 0:
         raise UserError(f"--workers {args.workers}: give 0 (no extra process) or more")
+    if args.bootstrap < 1:
+        raise UserError(f"--bootstrap {args.bootstrap}: intervals need 1 draw or more, 1000 are usual")
     bundle = load_bundles(args.model, pick_device(args.device))
     if args.feature_key:
         bundle = dataclasses.replace(bundle, info=dataclasses.replace(bundle.info, feature_key=args.feature_key))
@@ -45,5 +48,7 @@ def run(args: argparse.Namespace) -> int:
     figures = write_figures(out)
     for line in metric_lines({"test": metrics}):
         say(line)
-    say(f"{out}: predictions, metrics, {len(figures)} figures; thresholds and edges are those of the training")
+    say(
+        f"{out}: predictions, metrics, {counted(len(figures), 'figure')}; with the thresholds and edges of the training"
+    )
     return 0

@@ -16,8 +16,9 @@ CUDA = torch.device("cuda")
 class Short:
     """Two epochs of eight iterations; each step's learning rate goes into `rates.txt` of the fold's folder.
 
-    SHORT_EPOCHS is another number of epochs. SHORT_STOP_AT names a file that is made at the start of the second epoch,
-    which then waits for ever: by that time everything of the first epoch has been written.
+    SHORT_EPOCHS is another number of epochs. SHORT_SKIP_VALIDATION leaves out that of whole images at the end.
+    SHORT_STOP_AT names a file that is made at the start of the second epoch, which then waits for ever: by that time
+    everything of the first epoch has been written.
     """
 
     iterations = 8
@@ -42,6 +43,10 @@ class Short:
             while True:
                 time.sleep(60)
         super().on_train_epoch_start()
+
+    def perform_actual_validation(self, save_probabilities: bool = False) -> None:
+        if "SHORT_SKIP_VALIDATION" not in os.environ:
+            super().perform_actual_validation(save_probabilities)
 
     def train_step(self, batch: dict[str, Any]) -> dict[str, Any]:
         result = super().train_step(batch)
