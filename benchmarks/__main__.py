@@ -24,8 +24,11 @@ BENCHMARKS = (
     "unet",
     "slide_layer",
     "slide_step",
+    "nystrom",
+    "bag_memory",
     "redundancy",
     "cindex",
+    "surface_distance",
 )
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "benchmarks.md"

@@ -1,70 +1,79 @@
-"""Peak memory and time of one training step of the default slide model on a huge bag, on the CPU, in fresh processes.
+"""A training step on a huge bag with activation checkpointing, which the slide model offers, against one without.
 
-    python -m benchmarks.bag_memory [--patches 100000] [--correction srp] [--attention nystrom]
+    python -m benchmarks.bag_memory            # 16,384 patches; --full: 100,000
 
-Each line is a process of its own: a float16 bag, forward, backward and an AdamW step, with and without activation
-checkpointing. The peak is the resident set of the whole process as the operating system counts it, Python and torch
-(about 0.3 GB) included.
+The default slide model on a float16 bag of 1536 features: forward, backward and an AdamW step. Peak memory is that of
+fresh processes, above what they hold before the step. The gradients of both are compared first.
 """
 
-import argparse
-import json
-import resource
-import subprocess
-import sys
-import time
-
 import torch
+from torch import Tensor, nn
 
+from benchmarks.measure import Call, Table, alternate, compare_outputs, peak_memory
+from benchmarks.script import run_script
 from nnunet_gdla.mil.models.slide_transformer import SlideTransformer
 
-
-def main() -> None:
-    """Measure in this process, or start one process for each line of the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--patches", type=int, default=100_000)
-    parser.add_argument("--in-dim", type=int, default=1536)
-    parser.add_argument("--attention", default="nystrom")
-    parser.add_argument("--correction", default="srp")
-    parser.add_argument("--one", choices=["with", "without"], help="measure in this process")
-    arguments = parser.parse_args()
-    if arguments.one:
-        print(json.dumps(measure(arguments)))
-        return
-    print(f"{arguments.patches} patches x {arguments.in_dim} float16, {arguments.attention}, {arguments.correction}")
-    print(f"{'checkpointing':<15}{'peak GB':>9}{'at start GB':>13}{'seconds':>9}")
-    for one in ("with", "without"):
-        command = [sys.executable, "-m", "benchmarks.bag_memory", *sys.argv[1:], "--one", one]
-        found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-        print(f"{one:<15}{found['peak']:>9.2f}{found['start']:>13.2f}{found['seconds']:>9.1f}")
+FEATURES, STRIDE = 1536, 512.0
 
 
-def measure(arguments: argparse.Namespace) -> dict[str, float]:
-    """Run one step and return the peak of this process and the peak before it, in GB, and the seconds."""
+def table(quick: bool = True) -> Table:
+    """Measure time and memory of both."""
+    patches, repeats = (16_384, 1) if quick else (100_000, 3)
+    found = Table(
+        "Slides: activation checkpointing on a huge bag",
+        f"{patches} patches x {FEATURES}, float16 in the file. Medians of processor time over {repeats} round(s), both "
+        "in turn; the rival is the same model without checkpointing.",
+        "python -m benchmarks.bag_memory" + ("" if quick else " --full"),
+    )
+    models = {name: _model(name == "ours") for name in ("rival", "ours")}
+    bag = _bag(patches)
+    gradients = {}
+    for name, model in models.items():
+        _loss(model, *bag).backward()
+        gradients[name] = {key: parameter.grad for key, parameter in model.named_parameters()}
+    compare_outputs(gradients["rival"], gradients["ours"], 1e-4, 1e-9)
+    times = alternate({name: _step(model, *bag) for name, model in models.items()}, repeats)
+    found.add_times("training step", times["rival"], times["ours"])
+    peaks = [peak_memory("benchmarks.bag_memory:one_step", patches, checkpointing) for checkpointing in (False, True)]
+    found.add_bytes("peak of a training step", *peaks)
+    return found
+
+
+def _model(checkpointing: bool) -> nn.Module:
     torch.manual_seed(0)
-    model = SlideTransformer(
-        arguments.in_dim, 4, attention=arguments.attention, correction=arguments.correction
-    ).train()
-    model.set_grad_checkpointing(arguments.one == "with")
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    side = int(arguments.patches**0.5) + 1
-    rows = torch.arange(arguments.patches)
-    coords = torch.stack([rows % side, rows // side], dim=-1)[None] * 512
-    features = torch.empty(1, arguments.patches, arguments.in_dim, dtype=torch.float16)
+    model = SlideTransformer(FEATURES, 4, drop_path_rate=0.0).train()
+    model.set_grad_checkpointing(checkpointing)
+    return model
+
+
+def _bag(patches: int) -> tuple[Tensor, Tensor]:
+    side, rows = int(patches**0.5) + 1, torch.arange(patches)
+    features = torch.empty(1, patches, FEATURES, dtype=torch.float16)
+    generator = torch.Generator().manual_seed(1)
     for part in features.split(4096, 1):
-        part.normal_()
-    start = peak()
-    began = time.perf_counter()
-    loss = torch.nn.functional.cross_entropy(model(features, coords, 512.0), torch.tensor([1]))
-    loss.backward()
-    optimizer.step()
-    return {"start": start, "peak": peak(), "seconds": time.perf_counter() - began}
+        part.normal_(generator=generator)
+    return features, torch.stack([rows % side, rows // side], dim=-1)[None] * int(STRIDE)
 
 
-def peak() -> float:
-    """Return the largest resident set so far, in GB of 10^9 bytes."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+def _loss(model: nn.Module, features: Tensor, coords: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(model(features, coords, STRIDE), torch.tensor([1]))
+
+
+def _step(model: nn.Module, features: Tensor, coords: Tensor) -> Call:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
+
+    def run() -> None:
+        optimizer.zero_grad()
+        _loss(model, features, coords).backward()
+        optimizer.step()
+
+    return run
+
+
+def one_step(patches: int, checkpointing: bool) -> Call:
+    """Make a training step ready in this process."""
+    return _step(_model(checkpointing), *_bag(patches))
 
 
 if __name__ == "__main__":
-    main()
+    run_script(table, __doc__)

@@ -1,55 +1,48 @@
-"""Time of HD95 against distance maps of the full volume by SimpleITK, alternating in one process.
+"""HD95 against distance maps of the full volume by SimpleITK.
 
-    python -m benchmarks.surface_distance [--shape 100 512 512] [--rounds 3] [--threads 2]
+    python -m benchmarks.surface_distance
 
-Three pairs of masks: an organ of 40 x 90 x 90 voxels and its shifted copy; the same with a piece of the prediction at
-the other end of the volume, where the box around both is almost everything; and an organ that fills the volume.
-The other side pads the volume by a voxel (so that the image's border is surface there too), takes SimpleITK's label
-contours and its Maurer distance maps of both, and reads each at the other's contour. Both start from the same two
-arrays and end with HD95. Prints medians in seconds, their ratio, both HD95 in mm, and the peak memory of the process.
+Three pairs of masks of 100 x 512 x 512 voxels: an organ of 40 x 90 x 90 voxels and its shifted copy; the same with a
+piece of the prediction at the other end of the volume, where the box around both is almost everything; and an organ
+that fills the volume. The rival pads the volume by a voxel (so that the image's border is surface there too), takes
+SimpleITK's label contours and its Maurer distance maps of both, and reads each at the other's contour. Both start from
+the same two arrays and end with HD95, which is compared first.
 """
 
-import argparse
-import os
-import resource
-import time
+import sys
 from collections.abc import Sequence
-from statistics import median
 
 import numpy as np
 import SimpleITK as sitk
+import torch
 from jaxtyping import Bool
 
+from benchmarks.measure import Table, alternate, at_least, compare_outputs
+from benchmarks.script import run_script
 from nnunet_gdla.evaluation.surface import hd95, surface_distances
 
+SHAPE = (100, 512, 512)
 SPACING = (2.5, 0.8, 0.8)
 ORGAN = (40, 90, 90)
 Mask = Bool[np.ndarray, "slices rows columns"]
 
 
-def main() -> None:
-    """Measure every pair and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shape", type=int, nargs=3, default=[100, 512, 512])
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=os.cpu_count())
-    arguments = parser.parse_args()
-    sitk.ProcessObject.SetGlobalDefaultNumberOfThreads(arguments.threads)
-    shape = tuple(arguments.shape)
-    print(f"{' x '.join(map(str, shape))} voxels, {arguments.threads} threads, median of {arguments.rounds}")
-    print(f"{'masks':<22}{'full volume s':>14}{'ours s':>9}{'ratio':>8}{'full HD95':>11}{'our HD95':>10}")
+def table(quick: bool = True) -> Table:
+    """Measure every pair."""
+    repeats = 1 if quick else 5
+    sitk.ProcessObject.SetGlobalDefaultNumberOfThreads(torch.get_num_threads())
+    found = Table(
+        "Evaluation: HD95 of a volume",
+        f"{' x '.join(map(str, SHAPE))} voxels. Medians of processor time over {repeats} round(s), both in turn.",
+        "python -m benchmarks.surface_distance",
+    )
     for name, make in (("organ", organ), ("organ and far piece", far_piece), ("fills the volume", filling)):
-        prediction, truth = make(shape)
-        seconds: dict[str, list[float]] = {"full": [], "ours": []}
-        found = {}
-        for _ in range(arguments.rounds):
-            for key, function in (("full", full_volume), ("ours", ours)):
-                began = time.perf_counter()
-                found[key] = function(prediction, truth)
-                seconds[key].append(time.perf_counter() - began)
-        full, mine = median(seconds["full"]), median(seconds["ours"])
-        print(f"{name:<22}{full:>14.3f}{mine:>9.4f}{full / mine:>8.1f}{found['full']:>11.4f}{found['ours']:>10.4f}")
-    print(f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:.1f} GB")
+        print(f"  {name}", file=sys.stderr, flush=True)
+        pair = make(SHAPE)
+        compare_outputs(full_volume(*pair), ours(*pair), 1e-6)
+        times = alternate({"rival": lambda: full_volume(*pair), "ours": lambda: ours(*pair)}, repeats)  # noqa: B023
+        found.add_times(name, times["rival"], times["ours"], at_least(50) if name == "organ" else None)
+    return found
 
 
 def ours(prediction: Mask, truth: Mask) -> float:
@@ -100,4 +93,4 @@ def ellipsoid(shape: Sequence[int], centre: Sequence[float], radii: Sequence[flo
 
 
 if __name__ == "__main__":
-    main()
+    run_script(table, __doc__)
