@@ -4,6 +4,8 @@ Shape legend (this file): B batch, L tokens, N patches, n rows of a chunk, C cha
 R landmarks, S = H R.
 """
 
+from bisect import bisect_right
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -29,27 +31,23 @@ class Backward:
     """One backward pass: projection and mixing chunk by chunk, then the landmarks, then the summary."""
 
     def __init__(self, ctx: Any) -> None:  # noqa: ANN401
-        x, qkv, qkv_bias, out, out_bias, means, exponentials, softmax, values, scale, beta, dot, *graph = (
-            ctx.saved_tensors
-        )
-        self.x, self.weights, self.sizes, self.first = (
-            x,
-            LayerWeights(qkv, qkv_bias, out, out_bias),
-            ctx.sizes,
-            ctx.first,
-        )
-        self.exponentials, self.softmax, self.beta, self.dot, self.graph = exponentials, softmax, beta, dot, graph
+        x, qkv, qkv_bias, out, out_bias, means, exponentials, softmax, values, scale, *correction = ctx.saved_tensors
+        self.x, self.weights = x, LayerWeights(qkv, qkv_bias, out, out_bias)
+        self.sizes, self.first = ctx.sizes, ctx.first
+        self.exponentials, self.softmax = exponentials, softmax
+        self.graph: list[Tensor] = correction[:3]
+        self.pieces = _Pieces(correction[3:], len(x)) if correction else None
         self.summaries = [Summary(*parts) for parts in zip(values, scale, strict=True)]
         both = 2 * x.shape[-1]
         with torch.enable_grad():
             self.leaves = [part.detach().requires_grad_() for part in (means, qkv[:both], qkv_bias[:both])]
             self.maps = landmark_maps(self.leaves[0], x.shape[1], self.leaves[1], self.leaves[2], self.sizes)
-        self.grad_x, self.grad_beta = torch.empty_like(x), None if beta is None else torch.empty_like(beta)
+        self.grad_x = torch.empty_like(x)
         self.grads = LayerWeights(*(torch.zeros_like(part) for part in self.weights))
         self._around_of: dict[int, Neighbourhood] = {}
 
     def run(self, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients of the tokens, the four weights and beta."""
+        """Return the gradients of the tokens, the four weights, nothing, and those of the coefficients."""
         of_maps = [torch.zeros_like(part) for part in self.maps]
         with torch.no_grad():
             for b, summary in enumerate(self.summaries):
@@ -59,13 +57,13 @@ class Backward:
         self.grads.qkv[: len(of_weight)] = of_weight
         self.grads.qkv_bias[: len(of_bias)] = of_bias
         self._add_means(of_means)
-        return self.grad_x, *self.grads, self.grad_beta
+        return self.grad_x, *self.grads, None, *(self.pieces.grads if self.pieces is not None else ())
 
     def _element(self, b: int, grad: Tensor, summary: Summary) -> tuple[Tensor, ...]:
         inverse, value = self.maps.inverse[b].detach(), value_part(self.weights)
         mixing = Mixing(self.maps.query[b].detach(), self.maps.bias[b].detach(), inverse @ summary.values)
         grads = Mixing(*(torch.zeros_like(part) for part in mixing))
-        values = None if self.beta is None else torch.addmm(value[1], self.x[b], value[0].T)
+        values = None if self.pieces is None else torch.addmm(value[1], self.x[b], value[0].T)
         if values is None:
             self._mixing_plain(b, grad, mixing, grads)
         else:
@@ -105,23 +103,24 @@ class Backward:
 
     def _correct(self, z_nC: Tensor, grad_nC: Tensor, cut: slice, b: int, values: Tensor) -> None:
         """Correct the outputs of a chunk as in the forward pass, and take the gradient of that, both in place."""
-        inner, outer = shared_rows(cut, self.first, self.beta.shape[-1])
+        assert self.pieces is not None
+        inner, outer = shared_rows(cut, self.first, self.pieces.count)
         if inner.start == inner.stop:
             return
         heads = self.sizes.heads
         axis = directions(self._around(b, values), heads, outer)[0].transpose(0, 1)
         z, g = (part[inner].unflatten(-1, (heads, -1)) for part in (z_nC, grad_nC))
-        beta, dot = self.beta[b, :, outer], self.dot[b, :, outer]
+        beta, dot, of_beta = self.pieces.find(b, outer)
         along_Hn = (g * axis).sum(-1).T
         z.addcmul_(steps(beta, dot), axis, value=-1)
         g.addcmul_((beta * along_Hn).T.unsqueeze(-1), axis, value=-1)
-        assert self.grad_beta is not None
-        self.grad_beta[b, :, outer] = -along_Hn * dot
+        torch.mul(along_Hn, dot, out=of_beta).neg_()
 
     def _around(self, b: int, values: Tensor) -> Neighbourhood:
+        assert self.pieces is not None
         if b not in self._around_of:
             graph = [part if len(part) == 1 else part[b : b + 1] for part in self.graph]
-            rows = values.narrow(0, self.first, self.beta.shape[-1]).unflatten(-1, (self.sizes.heads, -1))
+            rows = values.narrow(0, self.first, self.pieces.count).unflatten(-1, (self.sizes.heads, -1))
             self._around_of = {b: neighbourhood(rows.transpose(0, 1)[None], values.dtype, *graph)}
         return self._around_of[b]
 
@@ -131,3 +130,22 @@ class Backward:
         self.grad_x[:, : full * run].unflatten(1, (full, run)).add_((grad_BRC[:, :full] / run).unsqueeze(2))
         if rows > full * run:
             self.grad_x[:, full * run :].add_((grad_BRC[:, full] / (rows - full * run)).unsqueeze(1))
+
+
+class _Pieces:
+    """Coefficients and products in the pieces of the forward pass, and memory for the gradients of the former."""
+
+    def __init__(self, both: list[Tensor], batch: int) -> None:
+        half = len(both) // 2
+        self.betas, self.dots = both[:half], both[half:]
+        self.grads = [torch.empty_like(beta) for beta in self.betas]
+        self.of_element = half // batch
+        self.starts = [0, *accumulate(beta.shape[-1] for beta in self.betas[: self.of_element])]
+        self.count = self.starts.pop()
+
+    def find(self, b: int, rows: slice) -> tuple[Tensor, Tensor, Tensor]:
+        """Return coefficients, products and gradients (H, n) of some patches, which lie in one piece."""
+        number = bisect_right(self.starts, rows.start) - 1
+        piece, start = b * self.of_element + number, self.starts[number]
+        here = slice(rows.start - start, rows.stop - start)
+        return self.betas[piece][0, :, here], self.dots[piece][0, :, here], self.grads[piece][0, :, here]

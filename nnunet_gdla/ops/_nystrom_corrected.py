@@ -49,14 +49,17 @@ class Correction(NamedTuple):
 
 
 class Corrected(NamedTuple):
-    """What a corrected pass gives."""
+    """What a corrected pass gives; coefficients and products in pieces, those of an element after one another.
+
+    Not joined: the gate keeps the same pieces for its own backward pass.
+    """
 
     out: Tensor
     """(B, L, C)."""
-    beta: Tensor
-    """(B, H, N), with gradients."""
-    dot: Tensor
-    """(B, H, N), of the outputs with the axes."""
+    betas: list[Tensor]
+    """(1, H, n) each, with gradients."""
+    dots: list[Tensor]
+    """(1, H, n) each, products of the outputs with the axes."""
     kept: Kept | None
 
 
@@ -70,24 +73,22 @@ def attend_and_correct(
     """
     count = min(correction.graph.index.shape[-2], max(x.shape[1] - correction.first, 0))
     graph = graph_for(correction.graph, (len(x), count))
-    out, betas, dots = torch.empty_like(x), [], []
+    found = Corrected(torch.empty_like(x), [], [], None)
     with torch.no_grad():
         elements = Elements(x, weights, sizes, keep=keep)
         for b in range(len(x)):
-            of_b = correction._replace(graph=graph.part(b, slice(None)))
-            beta, dot = _element(b, elements, of_b, out[b])
-            betas.append(beta)
-            dots.append(dot)
-    return Corrected(out, torch.cat(betas), torch.cat(dots), elements.kept())
+            _element(b, elements, correction._replace(graph=graph.part(b, slice(None))), found)
+    return found._replace(kept=elements.kept())
 
 
-def _element(b: int, elements: Elements, correction: Correction, out: Tensor) -> tuple[Tensor, Tensor]:
-    """Write the output (L, C) of one batch element, and return coefficients and products, both (1, H, N)."""
+def _element(b: int, elements: Elements, correction: Correction, found: Corrected) -> None:
+    """Write the output of one batch element, and append its coefficients and products."""
     heads, (first, count) = elements.sizes.heads, (correction.first, correction.graph.index.shape[-2])
-    mix, keep, none = elements.mixer(b, values=out), elements.exponentials is not None, out.new_empty(1, heads, 0)
+    out, keep = found.out[b], elements.exponentials is not None
+    mix = elements.mixer(b, values=out)
     patch_values = out.narrow(0, first, count).unflatten(-1, (heads, -1)).transpose(0, 1)
     around = neighbourhood(patch_values[None], out.dtype, *correction.graph)
-    cuts, betas, dots = chunks(*out.shape), [none], [none]
+    cuts = chunks(*out.shape)
     groups = [cuts] if correction.at_once else [cuts[i : i + TOGETHER] for i in range(0, len(cuts), TOGETHER)]
     late = _LateOutput(out, elements.weights, _needed_from(correction, groups))
     for group in groups:
@@ -98,11 +99,9 @@ def _element(b: int, elements: Elements, correction: Correction, out: Tensor) ->
         if inner.start < inner.stop:
             y_nHD = y_nC[inner].unflatten(-1, (heads, -1))
             beta, dot = _correct(y_nHD, Patches(b, outer), around, correction, keep=keep)
-            betas.append(beta)
-            dots.append(dot)
+            found.betas.append(beta)
+            found.dots.append(dot)
         late.add(group, y_nC)
-    with torch.set_grad_enabled(keep):
-        return torch.cat(betas, dim=-1), torch.cat(dots, dim=-1)
 
 
 class _LateOutput:

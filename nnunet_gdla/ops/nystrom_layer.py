@@ -7,6 +7,7 @@ Shape legend (this file): B batch, L tokens, N patches, C channels = H D, H head
 K neighbour slots.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -88,16 +89,16 @@ def nystrom_layer(
     sizes = Sizes(num_heads, num_landmarks, pinv_iterations, pinv_init)
     trained = any(part.requires_grad for part in (x, *weights)) or correction is not None
     keep = torch.is_grad_enabled() and trained
-    if correction is not None:
-        found = attend_and_correct(x, weights, sizes, correction, keep=keep)
-        if found.kept is None:
-            return found.out
-        graph = graph_for(correction.graph, (x.shape[0], found.beta.shape[-1]))
-        result = _Result(found.out, found.kept, sizes, correction.first, found.dot, graph)
-        return _Layer.apply(x, *weights, found.beta, result)
-    with torch.no_grad():
-        out, kept = attend(x, weights, sizes, keep=keep)
-    return out if kept is None else _Layer.apply(x, *weights, None, _Result(out, kept, sizes))
+    if correction is None:
+        with torch.no_grad():
+            out, kept = attend(x, weights, sizes, keep=keep)
+        return out if kept is None else _Layer.apply(x, *weights, _Result(out, kept, sizes))
+    found = attend_and_correct(x, weights, sizes, correction, keep=keep)
+    if found.kept is None:
+        return found.out
+    graph = graph_for(correction.graph, (x.shape[0], correction.graph.index.shape[-2]))
+    result = _Result(found.out, found.kept, sizes, correction.first, found.dots, graph)
+    return _Layer.apply(x, *weights, result, *found.betas)
 
 
 class _Result(NamedTuple):
@@ -105,8 +106,8 @@ class _Result(NamedTuple):
     kept: Kept
     sizes: Sizes
     first: int = 0
-    dot: Tensor | None = None
-    graph: tuple[Tensor, ...] = ()
+    dots: Sequence[Tensor] = ()
+    graph: Sequence[Tensor] = ()
 
 
 class _Layer(torch.autograd.Function):
@@ -120,18 +121,18 @@ class _Layer(torch.autograd.Function):
         qkv_bias: Tensor,
         out: Tensor,
         out_bias: Tensor,
-        beta: Tensor | None,
         result: _Result,
+        *betas: Tensor,
     ) -> Tensor:
         ctx.sizes, ctx.first = result.sizes, result.first
         means, exponentials, softmax, summaries = result.kept
         summary = (torch.stack([s.values for s in summaries]), torch.stack([s.scale for s in summaries]))
-        tensors = (x, qkv, qkv_bias, out, out_bias, means, exponentials, softmax, *summary, beta, result.dot)
-        ctx.save_for_backward(*tensors, *result.graph)
+        tensors = (x, qkv, qkv_bias, out, out_bias, means, exponentials, softmax, *summary)
+        ctx.save_for_backward(*tensors, *result.graph, *betas, *result.dots)
         return result.out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         with without_autocast(grad):
-            return *Backward(ctx).run(grad), None
+            return Backward(ctx).run(grad)
