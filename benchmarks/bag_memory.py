@@ -1,6 +1,6 @@
 """A training step on a huge bag with activation checkpointing, which the slide model offers, against one without.
 
-    python -m benchmarks.bag_memory            # 16,384 patches; --full: 100,000
+    python -m benchmarks.bag_memory            # 8,192 patches; --full: 100,000
 
 The default slide model on a float16 bag of 1536 features: forward, backward and an AdamW step. Peak memory is that of
 fresh processes, above what they hold before the step. The gradients of both are compared first.
@@ -18,7 +18,7 @@ FEATURES, STRIDE = 1536, 512.0
 
 def table(quick: bool = True) -> Table:
     """Measure time and memory of both."""
-    patches, repeats = (16_384, 1) if quick else (100_000, 3)
+    patches, repeats = (8192, 1) if quick else (100_000, 3)
     found = Table(
         "Slides: activation checkpointing on a huge bag",
         f"{patches} patches x {FEATURES}, float16 in the file. Medians of processor time over {repeats} round(s), both "

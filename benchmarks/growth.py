@@ -1,9 +1,9 @@
 """How the time of PVT-GDLA-B2 grows with the image: decoder alone, whole network, and the multiply-adds.
 
-    python -m benchmarks.growth [--full]
+    python -m benchmarks.growth
 
 Every step doubles the edge, so that a linear decoder takes four times as long. PVTv2's own attention is not linear,
-therefore the growth of the whole stands beside that of its multiply-adds. 896 only with --full.
+therefore the growth of the whole stands beside that of its multiply-adds.
 """
 
 import sys
@@ -19,18 +19,18 @@ from nnunet_gdla.networks import PVTGDLA
 
 def table(quick: bool) -> Table:
     """Measure every size."""
-    repeats = 7 if quick else 5
+    repeats = 3 if quick else 7
     found = Table(
         "Growth with the image",
         f"PVT-GDLA-B2, batch 1, float32, evaluation; the decoder with stem and heads on the encoder's maps. Medians of "
         f"processor time over {repeats} rounds, all sizes in turn.",
-        "python -m benchmarks.growth --full",
+        "python -m benchmarks.growth",
         columns=("size", "decoder", "growth", "whole network", "growth", "GMAC", "growth"),
     )
     _, network = make_pair()
     network.eval()
     network.decoder.deep_supervision = False
-    sizes = (224, 448) if quick else (224, 448, 896)
+    sizes = (224, 448, 896)
     print(f"  {', '.join(map(str, sizes))}", file=sys.stderr, flush=True)
     decoder, whole, products = _measure(network, sizes, repeats)
     for number, size in enumerate(sizes):

@@ -31,14 +31,14 @@ Model = tuple[nn.Module, Callable[[], Tensor]]
 
 def table(quick: bool = True) -> Table:
     """Measure training steps and evaluation."""
-    sizes = (4096,) if quick else (4096, 16_384)
+    sizes = (16_384,) if quick else (4096, 16_384)
     found = Table(
         "Slides: a training step of the whole model",
         f"One bag of {' and '.join(map(str, sizes))} patches x {FEATURES}. Medians of processor time, both in turn.",
         "python -m benchmarks.slide_step" + ("" if quick else " --full"),
     )
     for patches in sizes:
-        _add(found, patches, repeats=3 if quick else 5)
+        _add(found, patches, repeats=2 if quick else 5)
     return found
 
 
