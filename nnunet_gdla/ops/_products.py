@@ -38,13 +38,18 @@ def product(x: Tensor, weight: Tensor) -> Tensor:
     return x @ weight
 
 
-@cache
 def _use_onednn() -> bool:
     """Whether oneDNN was much faster over all `SIZES`; `NNUNET_GDLA_ONEDNN` as 0 or 1 decides without measuring."""
     wish = os.environ.get(PRODUCTS_VARIABLE)
     if wish in ("0", "1"):
         return wish == "1" and _has_onednn()
-    if not _has_onednn() or torch.are_deterministic_algorithms_enabled():
+    # A measurement may fall otherwise in the next process.
+    return not torch.are_deterministic_algorithms_enabled() and _onednn_is_faster()
+
+
+@cache
+def _onednn_is_faster() -> bool:
+    if not _has_onednn():
         return False
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # for a clock that other programs do not move: the processor time of one thread
@@ -78,6 +83,7 @@ def _onednn_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return found
 
 
+@cache
 def _has_onednn() -> bool:
     """Whether this build of PyTorch has the operator, which is not part of its public interface, and it is right."""
     if not torch.backends.mkldnn.is_available() or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):

@@ -97,14 +97,20 @@ def test_gated_differential_attention_equals_its_naive_twin(
 @pytest.mark.parametrize("library", ["0", "1"])
 def test_projection_equals_its_naive_twin(bias: bool, library: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(_products.PRODUCTS_VARIABLE, library)
-    _products._use_onednn.cache_clear()
     inputs = draw((2, 5, 3), (4, 3), *([(4,)] if bias else []), dtype=torch.float32)
 
     def run(function: Callable[..., Tensor], x: Tensor, weight: Tensor, *rest: Tensor) -> Tensor:
         return function(x, weight, rest[0] if rest else None)
 
     assert_all_close(gradients(partial(run, projection), inputs), gradients(partial(run, linear_naive), inputs), 1e-6)
-    _products._use_onednn.cache_clear()
+
+
+def test_a_wish_for_determinism_is_heard_at_any_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(_products.PRODUCTS_VARIABLE, raising=False)
+    monkeypatch.setattr(_products, "_onednn_is_faster", lambda: True)
+    assert _products._use_onednn()
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
+    assert not _products._use_onednn()
 
 
 @pytest.mark.parametrize("pixels", [1, 5, 11])
