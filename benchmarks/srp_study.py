@@ -33,7 +33,7 @@ from torch.nn import functional as F
 from nnunet_gdla.mil.gates import GateRecorder
 from nnunet_gdla.mil.metrics import roc_auc
 from nnunet_gdla.mil.models.slide_transformer import SlideTransformer
-from nnunet_gdla.mil.optimiser import parameter_groups, unshare_gradients
+from nnunet_gdla.mil.optimiser import parameter_groups
 from nnunet_gdla.mil.schedule import warmup_cosine
 from nnunet_gdla.mil.synthetic import TissueModel, class_directions, make_slide
 from nnunet_gdla.ops.neighbours import NeighbourGraph, grid_neighbours
@@ -187,7 +187,6 @@ def train(method: str, parts: dict[str, Part], seed: int) -> dict[str, Any]:
             loss = F.cross_entropy(model(features, graph=graph), labels)
             optimiser.zero_grad()
             loss.backward()
-            unshare_gradients(model.parameters())
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimiser.step()
             schedule.step()
