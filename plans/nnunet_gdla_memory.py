@@ -203,7 +203,8 @@ def _gdla(dim: int, heads: int, tokens: int, *, fused: bool) -> _Saved:
     before = _Saved(low=3 * map_size)  # pre_conv, its SiLU, the first projection
     local = _Saved(low=4 * map_size + 2 * map_size)  # the projection behind the depthwise convolution, both results
     if fused:
-        return before + _Saved(high=4 * map_size + 2 * heads * tokens + state) * 2 + local
+        # the projection, and of it queries and keys behind their feature map and the values, heads apart
+        return before + _Saved(high=(4 + 3) * map_size + 2 * heads * tokens + state) * 2 + local
     # A head among several is not contiguous: its keys and values are copied for the product.
     copies = _Saved(high=2 * map_size) if heads > 1 else _Saved(high=0)
     branch = copies + _Saved(low=4 * map_size + 2 * map_size, high=5 * map_size + 3 * heads * tokens + 3 * state // 2)
