@@ -38,7 +38,9 @@ _INTRODUCTION = """\
 Made by `python -m benchmarks`; run it on your machine. Every figure is a ratio to a named rival, measured in turn in
 one process after their results were compared: outputs, and gradients where there is a backward pass. Times are
 processor time, added up over the threads, which other programs on the machine hardly move; the ratio by wall clock
-stands beside them. "missed" marks a target that was not reached.
+stands beside them. A ratio is the median over the rounds of the ratio within a round, so that it need not be that of
+the two medians beside it. In rows of bytes, and of times whose target says "at most", it is ours over the rival's, else
+the rival's over ours. "missed" marks a target that was not reached; targets are for processor time.
 """
 
 

@@ -25,7 +25,8 @@ def table(quick: bool) -> Table:
         f"PVT-GDLA-B2, batch 1, float32, evaluation; the decoder with stem and heads on the encoder's maps. Medians of "
         f"processor time over {repeats} rounds, all sizes in turn.",
         "python -m benchmarks.growth",
-        columns=("size", "decoder", "growth", "whole network", "growth", "GMAC", "growth"),
+        columns=("size", "decoder", "its growth", "whole network", "its growth", "GMAC", "their growth"),
+        notes=["The target is for the decoder."],
     )
     _, network = make_pair()
     network.eval()

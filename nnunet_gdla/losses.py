@@ -9,8 +9,8 @@ from typing import Any, Literal, NamedTuple, cast
 import torch
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, distributed, nn
-from torch.autograd.function import once_differentiable
 
+from nnunet_gdla.ops._fusion import first_derivatives_only
 from nnunet_gdla.words import counted
 
 __all__ = ["BoundaryDoULoss"]
@@ -241,7 +241,7 @@ class _OverlapSums(torch.autograd.Function):
         return torch.stack([overlap_K, square_K])
 
     @staticmethod
-    @once_differentiable
+    @first_derivatives_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:  # noqa: ANN401
         p_BKHW, member_BKHW = ctx.saved_tensors
         grad_overlap_K, grad_square_K = grad[:, None, :, None, None]

@@ -3,12 +3,14 @@
 Shape legend (this file): B batch, H heads, N patches, T token features.
 """
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from nnunet_gdla.layers.untouched import is_untouched
+from nnunet_gdla.ops._fusion import fused_enabled
 from nnunet_gdla.ops.token_mlp import MlpWeights, token_mlp
 
 __all__ = ["SMALLEST_NORM", "head_part", "token_part"]
@@ -23,10 +25,15 @@ def _head_features(dot: Tensor, norm: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 def head_part(weight_H3: Tensor, dot_BHN: Tensor, norm_BHN: Tensor) -> Tensor:
     """Return the weighted sum (B, H, N) of c, |c| and log(1 + |y|), given the products and the lengths."""
-    if torch.compiler.is_compiling() or torch.compiler.is_exporting() or dot_BHN.requires_grad:
+    if _is_plain(dot_BHN):
         weighted = [w * f for w, f in zip(_columns(weight_H3), _head_features(dot_BHN, norm_BHN), strict=True)]
         return weighted[0] + weighted[1] + weighted[2]
     return _HeadPart.apply(weight_H3, dot_BHN, norm_BHN)
+
+
+def _is_plain(x: Tensor) -> bool:
+    traced = torch.compiler.is_compiling() or torch.compiler.is_exporting()
+    return traced or x.requires_grad or not fused_enabled()
 
 
 def _columns(weight_H3: Tensor) -> tuple[Tensor, ...]:
@@ -48,9 +55,12 @@ class _HeadPart(torch.autograd.Function):
         return torch.stack([(grads[0] * feature).sum((0, 2)) for feature in features], dim=-1), None, None
 
 
-def token_part(first: nn.Linear, second: nn.Linear, token_BNT: Tensor) -> Tensor:
-    """Return the two layers' output (B, N, 1) of the token features."""
-    if torch.compiler.is_compiling() or torch.compiler.is_exporting() or token_BNT.requires_grad:
+def token_part(first: nn.Module, second: nn.Module, token_BNT: Tensor) -> Tensor:
+    """Return the two layers' output (B, N, 1) of the token features; layers that somebody changed are called."""
+    if not is_untouched(first, second):
+        return cast(Tensor, second(F.gelu(first(token_BNT))))
+    first, second = cast(nn.Linear, first), cast(nn.Linear, second)
+    if _is_plain(token_BNT):
         return linear(second, F.gelu(linear(first, token_BNT)))
     weights = (
         None if w is None else w.to(token_BNT.dtype) for part in (first, second) for w in (part.weight, part.bias)

@@ -1,12 +1,15 @@
 """The position convolution of TransMIL-style slide models."""
 
 import math
+from typing import cast
 
 import torch
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from nnunet_gdla.layers.untouched import is_untouched
 
 __all__ = ["PPEG", "square_side"]
 
@@ -60,7 +63,10 @@ class PPEG(nn.Module):
             "b (h w) c -> b c h w",
             h=height,
         )
-        moved = F.conv2d(image, self._kernel(), self._bias(), padding=KERNEL // 2, groups=image.shape[1])
+        if is_untouched(self.k7, self.k5, self.k3):
+            moved = F.conv2d(image, self._kernel(), self._bias(), padding=KERNEL // 2, groups=image.shape[1])
+        else:
+            moved = self.k7(image) + self.k5(image) + self.k3(image)
         added = patches + rearrange(moved, "b c h w -> b (h w) c")[:, :rows]
         return torch.cat([x[:, :1], added], dim=1)
 
@@ -70,4 +76,5 @@ class PPEG(nn.Module):
     def _bias(self) -> Tensor:
         # not a sum of their stack: autograd would give all three one memory for their gradients, and a second backward
         # would add to it three times
-        return self.k7.get_parameter("bias") + self.k5.get_parameter("bias") + self.k3.get_parameter("bias")
+        k7, k5, k3 = (cast(Tensor, part.bias) for part in (self.k7, self.k5, self.k3))
+        return k7 + k5 + k3

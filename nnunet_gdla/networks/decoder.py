@@ -84,7 +84,7 @@ class Decoder(nn.Module):
         num_classes: Output channels.
         upsample_kernel: Odd edge of the transposed convolutions.
         deep_supervision: Return the auxiliary outputs too; may be switched later. Off at construction freezes their
-            heads, since a parameter without gradient stops a distributed training.
+            heads until it is switched on, since a parameter without gradient stops a distributed training.
 
     Parameters: `upsamples` (stride 2, no bias), `blocks`, `seg_layers`: 1x1 heads at strides 1, 8, 16, 32. nnU-Net
     leaves keys with `.seg_layers.` out when it takes over weights from a model with other classes.
@@ -113,8 +113,20 @@ class Decoder(nn.Module):
         self.blocks = nn.ModuleList(blocks)
         self.num_classes = num_classes
         self.seg_layers = nn.ModuleList(nn.Conv2d(c, num_classes, 1) for c in (fine, middle, coarse, deepest))
-        self.deep_supervision = deep_supervision
+        self._deep_supervision, self._heads_rest = deep_supervision, not deep_supervision
         self.seg_layers[1:].requires_grad_(deep_supervision)
+
+    @property
+    def deep_supervision(self) -> bool:
+        """Whether a list of logits is returned; nnU-Net switches it around validation."""
+        return self._deep_supervision
+
+    @deep_supervision.setter
+    def deep_supervision(self, enabled: bool) -> None:
+        self._deep_supervision = enabled
+        if enabled and self._heads_rest:  # frozen since no gradient would reach them, which DDP does not bear
+            self.seg_layers[1:].requires_grad_(True)
+            self._heads_rest = False
 
     def forward(
         self, features: Sequence[Tensor], stem_logits: Tensor, stem: Tensor | None = None

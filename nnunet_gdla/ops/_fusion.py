@@ -7,14 +7,24 @@ code for the CPU; compilers, exporters and counters of operations are shown the 
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from nnunet_gdla.ops._memory import steady_heap
 
-__all__ = ["FUSED_VARIABLE", "fused_kernels", "gradients_with_graph", "is_eager_cpu", "may_fuse"]
+__all__ = [
+    "FUSED_VARIABLE",
+    "first_derivatives_only",
+    "fused_enabled",
+    "fused_kernels",
+    "gradients_with_graph",
+    "is_eager_cpu",
+    "may_fuse",
+]
 
 FUSED_VARIABLE = "NNUNET_GDLA_FUSED"
 _enabled = [os.environ.get(FUSED_VARIABLE, "1") != "0"]
@@ -33,6 +43,30 @@ def fused_kernels(enabled: bool) -> Iterator[None]:
         yield
     finally:
         _enabled[0] = before
+
+
+def fused_enabled() -> bool:
+    """Whether fused forms are switched on."""
+    return _enabled[0]
+
+
+def first_derivatives_only(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a backward pass that cannot be differentiated say so at once.
+
+    `once_differentiable` alone leaves an error in the graph, which autograd passes by where other paths lead to the
+    inputs: the second derivative would lack a part without a word.
+    """
+    once = once_differentiable(backward)
+
+    def checked(ctx: Any, *grads: Tensor) -> Any:  # noqa: ANN401
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                "this operator of nnunet_gdla has first derivatives only; call backward or grad without "
+                "create_graph=True"
+            )
+        return once(ctx, *grads)
+
+    return checked
 
 
 def may_fuse(*tensors: Tensor | None) -> bool:

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from nnunet_gdla.ops._checks import without_autocast
+from nnunet_gdla.ops._fusion import first_derivatives_only
 from nnunet_gdla.ops._gather import row_chunks
 
 __all__ = ["exclusive_projection"]
@@ -53,7 +53,7 @@ class _Exclusive(torch.autograd.Function):
         return torch.cat(parts, dim=-2) if parts else y.clone()
 
     @staticmethod
-    @once_differentiable
+    @first_derivatives_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ANN401
         y, v = ctx.saved_tensors
         of_y, of_v = [grad[..., :0, :]], [v[..., :0, :]]

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from nnunet_gdla.ops._checks import without_autocast
+from nnunet_gdla.ops._fusion import first_derivatives_only, fused_enabled
 from nnunet_gdla.ops._graph import graph_for
 from nnunet_gdla.ops._nystrom_backward import Backward
 from nnunet_gdla.ops._nystrom_corrected import Correction, Patches, attend_and_correct
@@ -34,7 +34,9 @@ def nystrom_layer_fits(x: Tensor, weights: LayerWeights, *, num_heads: int, num_
     On a CPU, in float32 or float64 without autocast, for long sequences and landmarks that are not too many. Not while
     a program is traced: what it does chunk by chunk would be unrolled.
     """
-    if torch.compiler.is_compiling() or torch.compiler.is_exporting() or torch.is_autocast_enabled(x.device.type):
+    if not fused_enabled() or torch.compiler.is_compiling() or torch.compiler.is_exporting():
+        return False
+    if torch.is_autocast_enabled(x.device.type):
         return False
     plain = all(
         w.dtype == x.dtype and w.device.type == "cpu" and type(w) in (Tensor, torch.nn.Parameter) for w in weights
@@ -132,7 +134,7 @@ class _Layer(torch.autograd.Function):
         return result.out
 
     @staticmethod
-    @once_differentiable
+    @first_derivatives_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         with without_autocast(grad):
             return Backward(ctx).run(grad)

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple, cast
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from nnunet_gdla.ops._checks import without_autocast
+from nnunet_gdla.ops._fusion import first_derivatives_only
 from nnunet_gdla.ops._gather import Neighbourhood, neighbourhood, neighbourhood_rows, row_chunks
 from nnunet_gdla.ops._graph import NeighbourGraph, graph_for
 from nnunet_gdla.ops._triton_redundancy import alignment_triton, correction_triton, redundancy_fits
@@ -195,7 +195,7 @@ class _Correction(torch.autograd.Function):
         return z
 
     @staticmethod
-    @once_differentiable
+    @first_derivatives_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         beta, dot, y, *rest = ctx.saved_tensors
         first, count = ctx.first, dot.shape[-1]

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from nnunet_gdla.ops._checks import without_autocast
+from nnunet_gdla.ops._fusion import first_derivatives_only
 
 __all__ = ["MlpWeights", "NormWeights", "token_mlp"]
 
@@ -92,7 +92,7 @@ class _TokenMlp(torch.autograd.Function):
         return out.unflatten(0, x.shape[:-1])
 
     @staticmethod
-    @once_differentiable
+    @first_derivatives_only
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         with without_autocast(grad):
             return _backward(ctx, grad)

@@ -28,6 +28,12 @@ def write_paper_plans(recipe: Recipe, dataset_id: int, *, overwrite: bool = Fals
     folder = Path(named) / recipe.folder_name(dataset_id)
     source = folder / f"{SOURCE_PLANS}.json"
     if not source.is_file():
+        others = sorted(path.name for path in folder.parent.glob(f"Dataset{dataset_id:03d}_*") if path != folder)
+        if others and not folder.is_dir():
+            raise UserError(
+                f"number {dataset_id} is {others[0]}, and the recipe wants {folder.name}; convert under a free number "
+                "(nnunet-gdla convert ... -d ID) and give that one here"
+            )
         raise UserError(f"there is no {source}; plan first: nnunet-gdla plan -d {dataset_id}")
     dataset = read_json_object(folder / "dataset.json")
     if not isinstance(dataset.get("channel_names"), dict):

@@ -125,3 +125,15 @@ def test_defaults_of_the_decoders_are_the_released_ones() -> None:
     assert inits == pytest.approx([0.556, 0.471, 0.356], abs=5e-4)
     rates = [getattr(module, "drop_prob", 0.0) for module in PVTGDLA(1, 2, encoder="pvt_v2_b0").modules()]
     assert max(rates) == pytest.approx(0.1)
+
+
+def test_heads_that_rest_are_trained_once_deep_supervision_is_switched_on() -> None:
+    network = small_network(deep_supervision=False).train()
+    assert not any(parameter.requires_grad for parameter in network.decoder.seg_layers[1:].parameters())
+    network.decoder.deep_supervision = True
+    torch.stack([output.sum() for output in network(torch.randn(2, 2, 64, 64))]).sum().backward()
+    assert all(parameter.grad is not None for parameter in network.decoder.seg_layers.parameters())
+    network.decoder.seg_layers[2].requires_grad_(False)
+    network.decoder.deep_supervision = False
+    network.decoder.deep_supervision = True
+    assert not network.decoder.seg_layers[2].weight.requires_grad, "what the user froze stays frozen"

@@ -189,3 +189,10 @@ def test_wrong_arguments_get_one_sentence() -> None:
             gated_differential_attention(x, lam[:, :1], weight, num_heads=2)
         with pytest.raises(ValueError, match="unknown middle 'tanh'"):
             feed_forward("tanh", (1, 2), *draw(*feed_forward_shapes("gelu", (1, 2))))
+
+
+@pytest.mark.parametrize("function", [relu_projection.relu_projection, relu_projection.second_moments])
+def test_the_stems_operators_can_be_differentiated_twice(function: Callable[..., Tensor]) -> None:
+    shapes = [(2, 3, 7), (4, 3), (4,), (2, 4), (2,)][: 1 if function is relu_projection.second_moments else None]
+    inputs = [tensor.requires_grad_() for tensor in draw(*shapes, dtype=torch.float64)]
+    assert torch.autograd.gradgradcheck(function, inputs)

@@ -126,6 +126,12 @@ def test_other_plans_of_that_name_are_replaced_only_when_asked_to(folders: Path)
         assert json.loads(target.read_text()) == made
 
 
+def test_a_number_of_another_dataset_is_named(folders: Path) -> None:
+    (folders / "preprocessed" / "Dataset906_Other").mkdir()
+    with pytest.raises(UserError, match="number 906 is Dataset906_Other"):
+        run_recipe("busi", "-d", 906, "--write-plans")
+
+
 @pytest.mark.parametrize("name", ["dataset.json", "nnUNetGDLAPlans.json"])
 @pytest.mark.parametrize("content", ["{", "[1]", "{}"])
 def test_damaged_files_end_in_a_sentence(name: str, content: str, folders: Path) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nnunet_gdla.layers.redundancy import FixedSRP, GatedSRP
-from nnunet_gdla.layers.untouched import has_hooks
+from nnunet_gdla.layers.untouched import has_hooks, is_untouched
 from nnunet_gdla.mil.models.combinations import read_combination
 from nnunet_gdla.mil.models.heads import linear_row, merge_heads, project_means, softmax_row, split_heads
 from nnunet_gdla.mil.models.tokens import SlideContext
@@ -100,9 +100,10 @@ class SlideAttention(nn.Module):
             raise ValueError("the class row alone cannot be had where a correction edits patch rows or queries")
         if key_mask is None and not class_only and self._fits(x):
             return self._whole_layer(x, context)
-        q, k, v, landmarks = self._class_projection(x, key_mask) if class_only else (*self._split(self.qkv(x)), None)
+        short = class_only and is_untouched(self.qkv)
+        q, k, v, landmarks = self._class_projection(x, key_mask) if short else (*self._split(self.qkv(x)), None)
         q, k, v = (self._edited(part, name, context) for name, part in (("pre_q", q), ("pre_k", k), ("pre_v", v)))
-        y = self._attend(q, k, v, key_mask, landmarks)
+        y = self._attend(q, k, v, key_mask, landmarks)[:, :, : 1 if class_only else None]
         if self.combination.correction == "xsa":
             y = self._exclusive(y, v)
         if self.correction is not None and self.combination.placement == "post":

@@ -18,6 +18,7 @@ from nnunet_gdla.mil.models.slide_attention import SlideAttention
 from nnunet_gdla.mil.models.slide_diff import DifferentialNystromAttention
 from nnunet_gdla.mil.models.slide_gdla import GDLASlideAttention
 from nnunet_gdla.mil.models.tokens import ROWS_AT_ONCE, SlideContext
+from nnunet_gdla.ops._fusion import fused_enabled
 from nnunet_gdla.ops.token_mlp import MlpWeights, NormWeights, token_mlp
 
 __all__ = ["BlockAttention", "LeanMlp", "SampleDropPath", "SlideBlock"]
@@ -138,6 +139,8 @@ class LeanMlp(nn.Module):
 def _in_chunks(x: Tensor, first: nn.Module, second: nn.Module, norm: nn.Module) -> bool:
     """Whether one function can take the place of three modules: plain ones in one dtype on the CPU."""
     if torch.compiler.is_compiling() or torch.compiler.is_exporting() or torch.is_autocast_enabled(x.device.type):
+        return False
+    if not fused_enabled():
         return False
     if type(first) is not nn.Linear or type(second) is not nn.Linear or type(norm) is not nn.LayerNorm:
         return False

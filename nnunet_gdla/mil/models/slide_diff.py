@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nnunet_gdla.layers.norm import HeadRMSNorm
+from nnunet_gdla.layers.untouched import is_untouched
 from nnunet_gdla.mil.models.heads import merge_heads, project_means, split_heads
 from nnunet_gdla.mil.models.tokens import SlideContext
 from nnunet_gdla.ops.nystrom import PinvInit, check_nystrom_options, nystrom_attention, nystrom_attention_row
@@ -80,8 +81,8 @@ class DifferentialNystromAttention(nn.Module):
         class_only: bool = False,
     ) -> Float[Tensor, "B rows C"]:
         """Mix tokens: class token, patches, copies; see `SlideAttention.forward`. The context is not used."""
-        q_weight, kv_weight = self.qkv.weight.split([x.shape[-1], 2 * x.shape[-1]])
-        if class_only:
+        if class_only and is_untouched(self.qkv):
+            q_weight, kv_weight = self.qkv.weight.split([x.shape[-1], 2 * x.shape[-1]])
             q = F.linear(x[:, :1], q_weight)
             k, v = F.linear(x, kv_weight).chunk(2, dim=-1)
             means = project_means(x, q_weight, None, self.num_landmarks, key_mask)
@@ -95,7 +96,7 @@ class DifferentialNystromAttention(nn.Module):
             for q_part, k_part, means in zip(self._branches(q), self._branches(k), landmarks, strict=True)
         )
         y = self.norm(first - self.lambda_full().to(first.dtype) * second) * (1 - self.lambda_init)
-        return self.out_proj(merge_heads(y))
+        return self.out_proj(merge_heads(y[:, :, : 1 if class_only else None]))
 
     def attention_row(
         self, x: Float[Tensor, "B L C"], context: SlideContext, *, key_mask: Bool[Tensor, "B L"] | None = None

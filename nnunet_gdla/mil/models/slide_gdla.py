@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nnunet_gdla.layers.norm import HeadRMSNorm
+from nnunet_gdla.layers.untouched import is_untouched
 from nnunet_gdla.mil.models.heads import linear_row, merge_heads, split_heads
 from nnunet_gdla.mil.models.lattice import lattice_convolution
 from nnunet_gdla.mil.models.slide_attention import build_correction, corrected
@@ -108,7 +109,7 @@ class GDLASlideAttention(nn.Module):
     def _project(self, x: Tensor, rows: int) -> tuple[Tensor, ...]:
         """Project to q and g of the first rows and to k and v of all."""
         dim = x.shape[-1]
-        if rows == x.shape[1]:
+        if rows == x.shape[1] or not is_untouched(self.qkvg):
             return _first_rows(self.qkvg(x), rows)
         weight, bias = self.qkvg.weight, self.qkvg.bias
         k, v = F.linear(x, weight[dim : 3 * dim], bias[dim : 3 * dim]).chunk(2, dim=-1)

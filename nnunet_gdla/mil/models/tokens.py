@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nnunet_gdla.layers.ppeg import square_side
+from nnunet_gdla.layers.untouched import is_untouched
 from nnunet_gdla.ops.neighbours import NeighbourGraph
 
 __all__ = [
@@ -102,14 +103,15 @@ class _ProjectHalf(torch.autograd.Function):
         return None, grad_weight, grad.sum((0, 1))
 
 
-def project_features(layer: nn.Linear, features: Float[Tensor, "B N D"]) -> Float[Tensor, "B N C"]:
+def project_features(layer: nn.Module, features: Float[Tensor, "B N D"]) -> Float[Tensor, "B N C"]:
     """Apply the input projection to features of any floating dtype.
 
     Half-precision features are taken to the dtype of the weight in chunks of rows, in backward once more.
     """
     if torch.is_autocast_enabled(features.device.type):
         return layer(features)
-    wider = features.dtype.itemsize < layer.weight.dtype.itemsize
+    dtype = layer.weight.dtype if isinstance(layer.weight, Tensor) else torch.float32  # quantised: a method
+    wider = is_untouched(layer) and features.dtype.itemsize < dtype.itemsize
     if wider and not features.requires_grad and not torch.compiler.is_compiling():
         return _ProjectHalf.apply(features, layer.weight, layer.bias)
-    return layer(features.to(layer.weight.dtype))
+    return layer(features.to(dtype))
