@@ -131,11 +131,7 @@ def _permuted(projected: Tensor, num_heads: int, gate: Gate) -> Tensor:
 
 
 class _Core(NamedTuple):
-    """What forward and backward both need; all but `scaled`, `y` and `signed` is kept in between.
-
-    Keeping the mapped queries and keys and the values apart costs 3 tensors, and a sixth of the time less; the network
-    keeps 4 % more for it.
-    """
+    """What forward and backward both need; all but `scaled`, `y` and `signed` is kept in between."""
 
     phi_q: Float[Tensor, "X N D"]
     phi_k: Float[Tensor, "X N D"]
