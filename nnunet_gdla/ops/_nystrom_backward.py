@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from nnunet_gdla.ops._gather import Neighbourhood, neighbourhood
+from nnunet_gdla.ops._graph import NeighbourGraph
 from nnunet_gdla.ops._nystrom_corrected import shared_rows, steps
 from nnunet_gdla.ops._nystrom_forward import LayerWeights, landmark_maps, value_part
 from nnunet_gdla.ops._nystrom_rows import (
@@ -119,7 +120,7 @@ class Backward:
     def _around(self, b: int, values: Tensor) -> Neighbourhood:
         assert self.pieces is not None
         if b not in self._around_of:
-            graph = [part if len(part) == 1 else part[b : b + 1] for part in self.graph]
+            graph = NeighbourGraph(*self.graph).part(b, slice(None))
             rows = values.narrow(0, self.first, self.pieces.count).unflatten(-1, (self.sizes.heads, -1))
             self._around_of = {b: neighbourhood(rows.transpose(0, 1)[None], values.dtype, *graph)}
         return self._around_of[b]

@@ -201,6 +201,13 @@ def test_a_hook_on_a_projection_sees_every_token() -> None:
     assert seen == [(1, 45, 48)]
 
 
+def test_a_hook_before_a_projection_is_heard() -> None:
+    layer, x, context = _layer("none")
+    plain = layer(x, context)
+    layer.out_proj.register_forward_pre_hook(lambda _module, inputs: (2 * inputs[0],))
+    assert not torch.allclose(layer(x, context), plain)
+
+
 @pytest.mark.parametrize("batch", [1, 2])
 def test_a_hook_on_the_gate_sees_all_patches_at_once(batch: int) -> None:
     layer, x, context = _layer("srp")

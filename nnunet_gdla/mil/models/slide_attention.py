@@ -129,7 +129,7 @@ class SlideAttention(nn.Module):
         choice = self.combination
         if choice.attention != "nystrom" or choice.correction == "xsa" or choice.placement != "post":
             return False
-        if any(type(part) is not nn.Linear or part._forward_hooks for part in (self.qkv, self.out_proj)):
+        if not is_untouched(self.qkv, self.out_proj):
             return False
         if isinstance(self.correction, GatedSRP) and not self.correction.gate.detach:
             return False

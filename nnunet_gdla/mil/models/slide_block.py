@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from nnunet_gdla.layers.untouched import has_hooks, is_untouched
 from nnunet_gdla.mil.models.combinations import Combination, acts_in_block
 from nnunet_gdla.mil.models.slide_attention import SlideAttention
 from nnunet_gdla.mil.models.slide_diff import DifferentialNystromAttention
@@ -142,9 +143,7 @@ def _in_chunks(x: Tensor, first: nn.Module, second: nn.Module, norm: nn.Module) 
         return False
     if not fused_enabled():
         return False
-    if type(first) is not nn.Linear or type(second) is not nn.Linear or type(norm) is not nn.LayerNorm:
-        return False
-    if any(part._forward_hooks or part._forward_pre_hooks for part in (first, second, norm)):
+    if not is_untouched(first, second) or type(norm) is not nn.LayerNorm or has_hooks(norm):
         return False
     weights = [weight for part in (first, second, norm) for weight in part.parameters()]
     same = all(weight.dtype == x.dtype and weight.device == x.device for weight in weights)
