@@ -25,20 +25,21 @@ from nnunet_gdla.ops._nystrom_rows import (
 )
 from nnunet_gdla.ops.redundancy import directions
 
-__all__ = ["Backward"]
+__all__ = ["Backward", "add_means"]
 
 
 class Backward:
     """One backward pass: projection and mixing chunk by chunk, then the landmarks, then the summary."""
 
     def __init__(self, ctx: Any) -> None:  # noqa: ANN401
-        x, qkv, qkv_bias, out, out_bias, means, exponentials, softmax, values, scale, *correction = ctx.saved_tensors
+        x, qkv, qkv_bias, out, out_bias, means, exponentials, softmax, *more = ctx.saved_tensors
+        summaries, correction = more[:3], more[3:]
         self.x, self.weights = x, LayerWeights(qkv, qkv_bias, out, out_bias)
         self.sizes, self.first = ctx.sizes, ctx.first
         self.exponentials, self.softmax = exponentials, softmax
         self.graph: list[Tensor] = correction[:3]
         self.pieces = _Pieces(correction[3:], len(x)) if correction else None
-        self.summaries = [Summary(*parts) for parts in zip(values, scale, strict=True)]
+        self.summaries = [Summary(*parts) for parts in zip(*summaries, strict=True)]
         both = 2 * x.shape[-1]
         with torch.enable_grad():
             self.leaves = [part.detach().requires_grad_() for part in (means, qkv[:both], qkv_bias[:both])]
@@ -57,7 +58,7 @@ class Backward:
         of_means, of_weight, of_bias = torch.autograd.grad(self.maps, self.leaves, of_maps)
         self.grads.qkv[: len(of_weight)] = of_weight
         self.grads.qkv_bias[: len(of_bias)] = of_bias
-        self._add_means(of_means)
+        add_means(self.grad_x, of_means)
         return self.grad_x, *self.grads, None, *(self.pieces.grads if self.pieces is not None else ())
 
     def _element(self, b: int, grad: Tensor, summary: Summary) -> tuple[Tensor, ...]:
@@ -125,12 +126,14 @@ class Backward:
             self._around_of = {b: neighbourhood(rows.transpose(0, 1)[None], values.dtype, *graph)}
         return self._around_of[b]
 
-    def _add_means(self, grad_BRC: Tensor) -> None:
-        rows, run = self.x.shape[1], -(-self.x.shape[1] // self.sizes.landmarks)
-        full = rows // run
-        self.grad_x[:, : full * run].unflatten(1, (full, run)).add_((grad_BRC[:, :full] / run).unsqueeze(2))
-        if rows > full * run:
-            self.grad_x[:, full * run :].add_((grad_BRC[:, full] / (rows - full * run)).unsqueeze(1))
+
+def add_means(grad: Tensor, grad_BRC: Tensor) -> None:
+    """Add to the gradient of tokens (B, L, C) what that of the means of their runs (B, R, C) sends back."""
+    rows, run = grad.shape[1], -(-grad.shape[1] // grad_BRC.shape[1])
+    full = rows // run
+    grad[:, : full * run].unflatten(1, (full, run)).add_((grad_BRC[:, :full] / run).unsqueeze(2))
+    if rows > full * run:
+        grad[:, full * run :].add_((grad_BRC[:, full] / (rows - full * run)).unsqueeze(1))
 
 
 class _Pieces:

@@ -104,7 +104,8 @@ class Elements:
         The values are written to `values` (L, C), where these are wanted.
         """
         kept, maps = None if self.exponentials is None else self.exponentials[b], self.maps
-        summary = summarise(self.x[b], maps.key[b], value_part(self.weights), self.sizes.heads, kept, values)
+        given = (self.x[b], maps.key[b], value_part(self.weights), self.sizes.heads, kept, values)
+        summary = summarise(*given, by_tokens=kept is not None)
         self.summaries.append(summary)
         mixing = Mixing(maps.query[b], maps.bias[b], maps.inverse[b] @ summary.values)
         at_once = longest(chunks(*self.x.shape[1:]))

@@ -37,6 +37,8 @@ class Summary(NamedTuple):
 
     values: Tensor
     """(H, R, D), the mean values that the landmarks see."""
+    tokens: Tensor
+    """(H, R, C), the mean tokens, of which the mean values are a projection; without elements if values were summed."""
     scale: Tensor
     """(chunks, S), times which the kept exponentials of a chunk are the softmax."""
 
@@ -47,7 +49,14 @@ def _heads(rows: Tensor, heads: int) -> Tensor:
 
 
 def summarise(
-    x: Tensor, key: Tensor, value: tuple[Tensor, Tensor], heads: int, kept: Tensor | None, values: Tensor | None
+    x: Tensor,
+    key: Tensor,
+    value: tuple[Tensor, Tensor],
+    heads: int,
+    kept: Tensor | None = None,
+    values: Tensor | None = None,
+    *,
+    by_tokens: bool,
 ) -> Summary:
     """Return softmax over rows of `x key^T`, transposed, times the values of the rows.
 
@@ -60,25 +69,35 @@ def summarise(
         heads: H.
         kept: (L, S), for the exponentials, or None.
         values: (L, C), for the values, or None.
+        by_tokens: Sum tokens and project their means, which backward needs; else sum values.
     """
     weight, bias = value
-    cuts = chunks(*x.shape)
+    cuts, landmarks = chunks(*x.shape), len(key) // heads
     scores, rows_of_values = x.new_empty(longest(cuts), len(key)), x.new_empty(longest(cuts), len(weight))
     top, total = x.new_full((len(key),), -torch.inf), x.new_zeros(len(key))
-    tops, out = [], x.new_zeros(heads, len(key) // heads, len(weight) // heads)
+    tops, out = [], x.new_zeros(heads, landmarks, x.shape[1] if by_tokens else len(weight) // heads)
     for cut in cuts:
-        size = cut.stop - cut.start
-        e_nS = torch.mm(x[cut], key.T, out=scores[:size] if kept is None else kept[cut])
-        v_nC = torch.addmm(bias, x[cut], weight.T, out=rows_of_values[:size] if values is None else values[cut])
+        size, x_nC = cut.stop - cut.start, x[cut]
+        e_nS = torch.mm(x_nC, key.T, out=scores[:size] if kept is None else kept[cut])
         new_top = torch.maximum(top, e_nS.amax(0))
         e_nS.sub_(new_top).exp_()
         shrink = (top - new_top).exp_()
         total = total.mul_(shrink).add_(e_nS.sum(0))
-        out.mul_(shrink.view(heads, -1, 1)).baddbmm_(_heads(e_nS, heads).transpose(1, 2), _heads(v_nC, heads))
+        out.mul_(shrink.view(heads, -1, 1))
+        if values is not None or not by_tokens:
+            v_nC = torch.addmm(bias, x_nC, weight.T, out=rows_of_values[:size] if values is None else values[cut])
+        if by_tokens:
+            out.flatten(0, 1).addmm_(e_nS.T, x_nC)
+        else:
+            out.baddbmm_(_heads(e_nS, heads).transpose(1, 2), _heads(v_nC, heads))
         top = new_top
         tops.append(new_top)
     out.div_(total.view(heads, -1, 1))
-    return Summary(out, (torch.stack(tops) - top).exp_().div_(total))
+    scale = (torch.stack(tops) - top).exp_().div_(total)
+    if not by_tokens:
+        return Summary(out, x.new_empty(0), scale)
+    projected = torch.baddbmm(bias.view(heads, 1, -1), out, weight.unflatten(0, (heads, -1)).transpose(1, 2))
+    return Summary(projected, out, scale)
 
 
 def grad_of_summary(
@@ -89,29 +108,50 @@ def grad_of_summary(
     kept: Tensor,
     grad: Tensor,
     grad_x: Tensor,
-    values: Tensor | None,
+    values: Tensor | None = None,
+    *,
+    fresh: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Add to `grad_x` (L, C) what `summarise` sends back, and return the gradients of key, value weight and bias.
+    r"""Add to `grad_x` (L, C) what `summarise` sends back, and return the gradients of key, value weight and bias.
 
-    `values` (L, C) are written over; None: they are projected anew.
+    With the softmax p over rows, and $g$ the gradient of what landmark r of head h sees, tokens get
+    $\sum_r p_{nr} (g_r W_h)$, the scores $p_{nr} (x_n - \bar x_r) \cdot (g_r W_h)$ and the weight
+    $\sum_r g_r^\top \bar x_r$ of the kept mean tokens: values and their gradients have no rows here.
+
+    Args:
+        x: (L, C).
+        key: As for `summarise`, like the next.
+        value: Weight and bias.
+        summary: What it returned.
+        kept: (L, S), the exponentials.
+        grad: (H, R, D), of the landmarks' values.
+        grad_x: Is added to.
+        values: (L, C), where they are at hand.
+        fresh: Write over `grad_x` instead of adding.
     """
     weight, bias = value
     heads, cuts, keys = len(grad), chunks(*x.shape), len(key)
-    both, of_both = torch.cat([key, weight]), x.new_zeros(keys + len(weight), x.shape[1])
-    of_bias = torch.zeros_like(bias)
-    level = (grad * summary.values).sum(-1).flatten()  # what the softmax takes off: the mean of its gradient
-    grad_T, v = grad.transpose(1, 2), x.new_empty(longest(cuts), len(bias))
-    softmax, of_rows = x.new_empty(longest(cuts), keys), x.new_empty(longest(cuts), len(both))
+    back = (grad @ weight.unflatten(0, (heads, -1))).flatten(0, 1)
+    both, of_key = torch.cat([key, back]), torch.zeros_like(key)
+    level = (grad * summary.values).sum(-1)  # what the softmax takes off: the mean of its gradient
+    if values is None:
+        level = level - (grad @ bias.view(heads, -1, 1)).squeeze(-1)
+    level, grad_T = level.flatten(), grad.transpose(1, 2)
+    of_softmax, of_rows = x.new_empty(longest(cuts), keys), x.new_empty(longest(cuts), len(both))
     for cut, scale in zip(cuts, summary.scale, strict=True):
         size, x_nC = cut.stop - cut.start, x[cut]
-        v_nC = torch.addmm(bias, x_nC, weight.T, out=v[:size]) if values is None else values[cut]
-        soft_nS, of_n2 = torch.mul(kept[cut], scale, out=softmax[:size]), of_rows[:size]
-        of_scores, of_values = of_n2.split([keys, len(weight)], dim=1)
-        _joined(torch.bmm(_heads(v_nC, heads), grad_T), out=of_scores).sub_(level).mul_(soft_nS)
-        of_bias.add_(_joined(torch.bmm(_heads(soft_nS, heads), grad), out=of_values).sum(0))
-        grad_x[cut].addmm_(of_n2, both)
-        of_both.addmm_(of_n2.T, x_nC)
-    return *of_both.split([keys, len(weight)]), of_bias
+        of_nS, of_n2 = of_softmax[:size], of_rows[:size]
+        of_scores, soft_nS = of_n2.split(keys, dim=1)
+        if values is None:
+            torch.mm(x_nC, back.T, out=of_nS)
+        else:
+            _joined(torch.bmm(_heads(values[cut], heads), grad_T), out=of_nS)
+        torch.mul(kept[cut], scale, out=soft_nS)
+        torch.mul(of_nS.sub_(level), soft_nS, out=of_scores)
+        grad_x[cut].addmm_(of_n2, both, beta=0 if fresh else 1)
+        of_key.addmm_(of_scores.T, x_nC)
+    of_weight = (grad_T @ summary.tokens).flatten(0, 1)
+    return of_key, of_weight, grad.sum(1).flatten()
 
 
 class Mixing(NamedTuple):

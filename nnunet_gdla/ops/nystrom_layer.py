@@ -128,7 +128,7 @@ class _Layer(torch.autograd.Function):
     ) -> Tensor:
         ctx.sizes, ctx.first = result.sizes, result.first
         means, exponentials, softmax, summaries = result.kept
-        summary = (torch.stack([s.values for s in summaries]), torch.stack([s.scale for s in summaries]))
+        summary = [torch.stack(parts) for parts in zip(*summaries, strict=True)]
         tensors = (x, qkv, qkv_bias, out, out_bias, means, exponentials, softmax, *summary)
         ctx.save_for_backward(*tensors, *result.graph, *betas, *result.dots)
         return result.out

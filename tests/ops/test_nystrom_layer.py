@@ -13,6 +13,7 @@ from nnunet_gdla.mil.models.slide_attention import SlideAttention
 from nnunet_gdla.mil.models.tokens import SlideContext
 from nnunet_gdla.ops import _nystrom_rows, nystrom_layer
 from nnunet_gdla.ops.neighbours import NeighbourGraph, grid_neighbours
+from nnunet_gdla.ops.nystrom_class_row import nystrom_class_row
 from nnunet_gdla.ops.nystrom_layer import Correction, LayerWeights, Patches, nystrom_layer_fits
 from nnunet_gdla.ops.redundancy import Alignment
 from tests.mil.slide_golden import attention_layer, layer_context
@@ -59,6 +60,33 @@ def test_equals_projections_around_the_naive_twin(sizes: tuple[int, ...], init: 
 
     actual = gradients(ours, _tensors(sizes))
     assert_all_close(actual, gradients(lambda *some: _naive(*some, **options), _tensors(sizes)), 1e-9, floor=1e-3)
+
+
+@sizes
+@pytest.mark.parametrize("init", ["per_matrix", "global"])
+def test_the_class_row_is_row_0_of_the_naive_twin(sizes: tuple[int, ...], init: str) -> None:
+    options = {"num_heads": sizes[2], "num_landmarks": sizes[4], "pinv_init": init}
+
+    def ours(x: Tensor, *weights: Tensor) -> Tensor:
+        return nystrom_class_row(x, LayerWeights(*weights), **options)  # type: ignore[arg-type]
+
+    def naive(*tensors: Tensor) -> Tensor:
+        return _naive(*tensors, **options)[:, :1]
+
+    assert_all_close(gradients(ours, _tensors(sizes)), gradients(naive, _tensors(sizes)), 1e-9, floor=1e-3)
+
+
+def test_the_class_row_of_some_frozen_tensors() -> None:
+    x, *weights = _tensors((2, 17, 2, 4, 4))
+
+    def row(*trained: int) -> list[Tensor]:
+        parts = [part.clone().requires_grad_(number in trained) for number, part in enumerate([x, *weights])]
+        out = nystrom_class_row(parts[0], LayerWeights(*parts[1:]), num_heads=2, num_landmarks=4)
+        return list(torch.autograd.grad(out.square().sum(), [parts[number] for number in trained]))
+
+    whole = row(0, 1, 2, 3, 4)
+    for number in range(5):
+        assert torch.equal(row(number)[0], whole[number])
 
 
 def _given(beta: Tensor) -> Callable[[Tensor, Alignment, Patches], Tensor]:
@@ -172,6 +200,21 @@ def test_slide_attention_is_the_same_either_way(correction: str, monkeypatch: py
         with torch.no_grad():
             results.append({str(i): grad for i, grad in enumerate(grads)} | {"out": layer(x, context)})
     assert_all_close(results[0], results[1], 1e-4, floor=1e-3)
+
+
+def test_the_class_row_alone_is_the_same_either_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, x, context = _layer("none")
+    x.requires_grad_()
+    results = []
+    for fewest in (1, 10**9):
+        monkeypatch.setattr(nystrom_layer, "FEWEST_ROWS", fewest)
+        out = layer(x, context, class_only=True)
+        grads = torch.autograd.grad(out.square().sum(), [x, *layer.parameters()])
+        with torch.no_grad():
+            again = layer(x, context, class_only=True)
+        results.append({str(i): grad for i, grad in enumerate(grads)} | {"out": out.detach(), "again": again})
+    assert_all_close(results[0], results[1], 1e-4, floor=1e-3)
+    torch.testing.assert_close(results[0]["out"], layer(x, context)[:, :1])
 
 
 def test_backward_can_run_twice() -> None:

@@ -21,6 +21,7 @@ from nnunet_gdla.ops import linear_attention
 from nnunet_gdla.ops.exclusive import exclusive_projection
 from nnunet_gdla.ops.neighbours import NeighbourGraph
 from nnunet_gdla.ops.nystrom import PinvInit, check_nystrom_options, nystrom_attention, nystrom_attention_row
+from nnunet_gdla.ops.nystrom_class_row import nystrom_class_row
 from nnunet_gdla.ops.nystrom_layer import Correction, LayerWeights, Patches, nystrom_layer, nystrom_layer_fits
 from nnunet_gdla.ops.redundancy import Alignment
 
@@ -98,8 +99,8 @@ class SlideAttention(nn.Module):
         """
         if class_only and self.correction is not None and self.combination.placement in ("post", "pre_q"):
             raise ValueError("the class row alone cannot be had where a correction edits patch rows or queries")
-        if key_mask is None and not class_only and self._fits(x):
-            return self._whole_layer(x, context)
+        if key_mask is None and self._fits(x):
+            return self._class_row(x) if class_only else self._whole_layer(x, context)
         short = class_only and is_untouched(self.qkv)
         q, k, v, landmarks = self._class_projection(x, key_mask) if short else (*self._split(self.qkv(x)), None)
         q, k, v = (self._edited(part, name, context) for name, part in (("pre_q", q), ("pre_k", k), ("pre_v", v)))
@@ -136,6 +137,9 @@ class SlideAttention(nn.Module):
         if self.correction is not None and len(x) > 1 and _watched(self.correction):
             return False  # a hook is to see the whole batch
         return nystrom_layer_fits(x, self._weights(), num_heads=self.num_heads, num_landmarks=self.num_landmarks)
+
+    def _class_row(self, x: Tensor) -> Tensor:
+        return nystrom_class_row(x, self._weights(), num_heads=self.num_heads, **self._nystrom_options())
 
     def _whole_layer(self, x: Tensor, context: SlideContext) -> Tensor:
         options = self._nystrom_options() | {"num_heads": self.num_heads}
