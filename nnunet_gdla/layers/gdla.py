@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from nnunet_gdla.layers.grid import check_grid, convolution, to_grid, to_tokens
 from nnunet_gdla.layers.norm import HeadRMSNorm
-from nnunet_gdla.layers.untouched import has_hooks, is_untouched
+from nnunet_gdla.layers.untouched import has_hooks, is_seen, is_untouched
 from nnunet_gdla.ops.gated_differential import GATES, Gate, attend_and_gate, gated_differential_attention
 from nnunet_gdla.ops.projection import projection
 
@@ -89,19 +89,24 @@ class GatedDifferentialLinearAttention(nn.Module):
         projected = _project(self.qkvg, x)
         mixed = self._attend(projected, self.lambda_global)
         if self.local_depthwise is not None:
-            local = self._mix_pointwise(self.local_depthwise(to_grid(projected, grid)))
+            unused = None if is_seen(self.qkvg, self.local_depthwise) else projected
+            local = self._mix_pointwise(self.local_depthwise(to_grid(projected, grid)), unused)
             mixed = torch.cat([mixed, self._attend(local, self.lambda_local)], dim=-1)
         return _project(self.out_proj, mixed)
 
-    def _mix_pointwise(self, image: Tensor) -> Tensor:
-        """The 1x1 convolution, which on tokens is a linear map, or one for each projection."""
+    def _mix_pointwise(self, image: Tensor, unused: Tensor | None) -> Tensor:
+        """The 1x1 convolution, which on tokens is a linear map, or one for each projection.
+
+        Without gradients the result may lie in `unused`: at full resolution fresh memory costs more than the sums.
+        """
         layer, tokens = cast(nn.Conv2d, self.local_pointwise), to_tokens(image)
         if not is_untouched(layer):
             return to_tokens(layer(image))
+        if layer.groups == 1:
+            return projection(tokens, layer.weight.flatten(1), layer.bias, unused=unused)
         weights, biases = layer.weight.flatten(1).chunk(layer.groups), cast(Tensor, layer.bias).chunk(layer.groups)
         parts = zip(tokens.chunk(layer.groups, dim=-1), weights, biases, strict=True)
-        mapped = [projection(part, weight, bias) for part, weight, bias in parts]
-        return mapped[0] if len(mapped) == 1 else torch.cat(mapped, dim=-1)
+        return torch.cat([projection(part, weight, bias) for part, weight, bias in parts], dim=-1)
 
     def _attend(self, projected: Tensor, lam: Tensor | None) -> Tensor:
         if type(self.norm) is not HeadRMSNorm or has_hooks(self.norm):

@@ -1,8 +1,9 @@
 """Whether a module still is what it was made as, so that its weights alone say what it computes."""
 
+import torch
 from torch import nn
 
-__all__ = ["has_hooks", "is_untouched"]
+__all__ = ["has_hooks", "is_seen", "is_untouched"]
 
 
 def is_untouched(*modules: nn.Module | None) -> bool:
@@ -24,3 +25,8 @@ def has_hooks(module: nn.Module) -> bool:
     """Whether calling the module does more than its `forward`; hooks on all modules at once are those of profilers."""
     own = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
     return any(own)
+
+
+def is_seen(*modules: nn.Module | None) -> bool:
+    """Whether somebody else may hold what these were given or returned: through hooks, those on all modules too."""
+    return not is_untouched(*modules) or bool(torch.nn.modules.module._has_any_global_hook())

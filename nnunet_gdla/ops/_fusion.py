@@ -21,6 +21,7 @@ __all__ = [
     "first_derivatives_only",
     "fused_enabled",
     "fused_kernels",
+    "gradients_follow",
     "gradients_with_graph",
     "is_eager_cpu",
     "may_fuse",
@@ -80,6 +81,15 @@ def may_fuse(*tensors: Tensor | None) -> bool:
         return False
     steady_heap()
     return True
+
+
+def gradients_follow(*tensors: Tensor | None) -> bool:
+    """Whether a backward pass may follow, for which something has to be kept.
+
+    To be asked outside of autograd functions: in their forward pass gradients are always off, and
+    `ctx.needs_input_grad` is set for parameters under `no_grad` too.
+    """
+    return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
 
 
 def is_eager_cpu(tensor: Tensor) -> bool:

@@ -24,11 +24,17 @@ MARGIN = 0.75
 SIZES = ((6272, 64, 256), (1568, 512, 128), (392, 320, 1280))
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """`F.linear` without gradients, for tensors that `may_fuse` has let through."""
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor | None = None) -> Tensor:
+    """`F.linear` without gradients, for tensors that `may_fuse` has let through.
+
+    The result is written to `out`, contiguous, where the library can do that; only what is returned counts.
+    """
     if x.dtype == torch.float32 and _use_onednn():
         return _onednn_linear(x.contiguous(), weight.contiguous(), bias)
-    return F.linear(x, weight, bias)
+    if out is None or bias is None:
+        return F.linear(x, weight, bias)
+    torch.addmm(bias, x.flatten(0, -2), weight.T, out=out.view(-1, out.shape[-1]))
+    return out
 
 
 def product(x: Tensor, weight: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nnunet_gdla.ops._checks import without_autocast
-from nnunet_gdla.ops._fusion import gradients_with_graph, may_fuse
+from nnunet_gdla.ops._fusion import gradients_follow, gradients_with_graph, may_fuse
 from nnunet_gdla.ops._products import linear, product
 
 __all__ = ["FeedForwardWeights", "Middle", "conv_feed_forward"]
@@ -66,7 +66,7 @@ def conv_feed_forward(
     """
     if middle not in MIDDLES:
         raise ValueError(f"unknown middle {middle!r}; choose one of {', '.join(MIDDLES)}")
-    options = _Options(grid, middle)
+    options = _Options(grid, middle, gradients_follow(x, *weights))
     if may_fuse(x, *weights) and x.numel():
         return _ConvFeedForward.apply(options, x, *weights)
     return _plain(options, x, *weights)
@@ -75,6 +75,8 @@ def conv_feed_forward(
 class _Options(NamedTuple):
     grid: tuple[int, int]
     middle: Middle
+    keep: bool
+    """Whether backward may follow."""
 
 
 def _plain(options: _Options, x: Tensor, *tensors: Tensor | None) -> Tensor:
@@ -113,18 +115,17 @@ class _ConvFeedForward(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, options: _Options, x: Tensor, *tensors: Tensor | None) -> Tensor:  # noqa: ANN401
         weights = _weights(tensors)
-        keep = any(ctx.needs_input_grad)
         out, kept = None, []
         for group in _groups(x, weights):
             part = _take(weights, group)
             hidden = linear(x, part.expand, part.expand_bias)
-            kept += [hidden] * keep
+            kept += [hidden] * options.keep
             last = _middle(hidden, part, options)[0]
             if out is None:
                 out = linear(last, part.project, weights.project_bias)
             else:
                 out.flatten(0, 1).addmm_(last.flatten(0, 1), part.project.mT)
-        if keep:
+        if options.keep:
             ctx.save_for_backward(x, *tensors, *kept)
         ctx.options = options
         return cast("Tensor", out)

@@ -6,7 +6,7 @@ with a gate, g), R branches (2, or 1 without lambda), W = D / R width of a branc
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -14,15 +14,26 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nnunet_gdla.ops._checks import check_lambda, without_autocast
-from nnunet_gdla.ops._fusion import gradients_with_graph, may_fuse
+from nnunet_gdla.ops._fusion import gradients_follow, gradients_with_graph, may_fuse
+from nnunet_gdla.ops._gated_core import (
+    GATES,
+    Core,
+    Gate,
+    Options,
+    apart,
+    build_core,
+    in_chunks,
+    inverse_rms,
+    is_long,
+    merge_heads,
+    normed_and_gated,
+    permuted,
+)
 from nnunet_gdla.ops._triton_differential import gated_differential_triton, triton_fits
 from nnunet_gdla.ops.differential import differential_linear_attention
 from nnunet_gdla.ops.linear import linear_attention
 
 __all__ = ["GATES", "Gate", "attend_and_gate", "gated_differential_attention"]
-
-Gate = Literal["silu", "sigmoid"] | None
-GATES = ("silu", "sigmoid", None)
 
 
 def gated_differential_attention(
@@ -74,20 +85,15 @@ def gated_differential_attention(
         return gated_differential_triton(
             projected, lam, norm_weight, num_heads=num_heads, gate=gate, norm_eps=norm_eps, eps=eps
         )
-    options = _Options(num_heads, gate, norm_eps, eps)
+    options = Options(num_heads, gate, norm_eps, eps)
     if may_fuse(projected, lam, norm_weight) and projected.numel():
+        if not gradients_follow(projected, lam, norm_weight) and is_long(projected, options):
+            return in_chunks(projected, lam, norm_weight, options)
         return _GatedDifferential.apply(projected, lam, norm_weight, options)
     return _plain(projected, lam, norm_weight, options)
 
 
-class _Options(NamedTuple):
-    num_heads: int
-    gate: Gate
-    norm_eps: float
-    eps: float
-
-
-def _plain(projected: Tensor, lam: Tensor | None, norm_weight: Tensor, options: _Options) -> Tensor:
+def _plain(projected: Tensor, lam: Tensor | None, norm_weight: Tensor, options: Options) -> Tensor:
     """The composition of the operators, which autograd differentiates step by step."""
     norm = partial(_rms_norm, weight=norm_weight, eps=options.norm_eps)
     return attend_and_gate(projected, lam, norm, num_heads=options.num_heads, gate=options.gate, eps=options.eps)
@@ -122,74 +128,19 @@ def attend_and_gate(
 
 
 def _split_heads(projected: Tensor, num_heads: int, gate: Gate) -> tuple[Tensor, ...]:
-    return _permuted(projected, num_heads, gate).unbind(0)
-
-
-def _permuted(projected: Tensor, num_heads: int, gate: Gate) -> Tensor:
-    """View (B, N, P H D) as (P, B, H, N, D)."""
-    return projected.unflatten(-1, (3 if gate is None else 4, num_heads, -1)).permute(2, 0, 3, 1, 4)
-
-
-class _Core(NamedTuple):
-    """What forward and backward both need; all but `scaled`, `y` and `signed` is kept in between."""
-
-    phi_q: Float[Tensor, "X N D"]
-    phi_k: Float[Tensor, "X N D"]
-    v: Float[Tensor, "X N D"]
-    scaled: Float[Tensor, "X N D"]
-    """phi(q) over its normaliser."""
-    y: Float[Tensor, "X N D"]
-    signed: Float[Tensor, "X D D"]
-    """The state, the rows of branch 2 times -lambda."""
-    state: Float[Tensor, "X D D"]
-    key_sum: Float[Tensor, "X D"]
-    inverse: Float[Tensor, "X N R"]
-    """One over the normalisers."""
-
-
-def _core(projected: Tensor, lam: Tensor | None, options: _Options, kept: tuple[Tensor, ...] | None = None) -> _Core:
-    if kept is None:
-        parts_PBHND = _permuted(projected, options.num_heads, options.gate)
-        phi_q_XND, phi_k_XND = _phi(parts_PBHND[:2]).flatten(1, 2).unbind(0)
-        v_XND = _apart(parts_PBHND[2])
-        state_XDD, key_sum_XD = torch.bmm(phi_k_XND.mT, v_XND), phi_k_XND.sum(1)
-        weighted_XNRW = (phi_q_XND * key_sum_XD.unsqueeze(1)).unflatten(-1, (1 if lam is None else 2, -1))
-        inverse_XNR = weighted_XNRW.sum(-1).add_(options.eps).reciprocal_()
-    else:
-        phi_q_XND, phi_k_XND, v_XND, state_XDD, key_sum_XD, inverse_XNR = kept
-    scaled_XND = (phi_q_XND.unflatten(-1, (inverse_XNR.shape[-1], -1)) * inverse_XNR.unsqueeze(-1)).flatten(-2)
-    signed_XDD = state_XDD
-    if lam is not None:
-        heads, width = lam.shape
-        first, second = state_XDD.view(-1, heads, 2, width // 2, width).unbind(2)
-        signed_XDD = torch.stack([first, -lam.unsqueeze(-2) * second], dim=2).view(-1, width, width)
-    y_XND = torch.bmm(scaled_XND, signed_XDD)
-    return _Core(phi_q_XND, phi_k_XND, v_XND, scaled_XND, y_XND, signed_XDD, state_XDD, key_sum_XD, inverse_XNR)
-
-
-def _phi(x: Tensor) -> Tensor:
-    """`elu_plus_one`, made contiguous on the way."""
-    phi, above = x.new_empty(x.shape), x.new_empty(x.shape)  # apart, since the first may be kept
-    return torch.clamp(x, max=0, out=phi).exp_().add_(torch.clamp(x, min=0, out=above))
-
-
-def _inverse_rms(y_XND: Tensor, eps: float) -> Tensor:
-    return torch.linalg.vector_norm(y_XND, dim=-1, keepdim=True).square_().div_(y_XND.shape[-1]).add_(eps).rsqrt_()
+    return permuted(projected, num_heads, gate).unbind(0)
 
 
 class _GatedDifferential(torch.autograd.Function):
     """The whole operator; heads lie apart, (X, N, D), between the projection and the merged result."""
 
     @staticmethod
-    def forward(ctx: Any, projected: Tensor, lam: Tensor | None, norm_weight: Tensor, options: _Options) -> Tensor:  # noqa: ANN401
-        core = _core(projected, lam, options)
+    def forward(ctx: Any, projected: Tensor, lam: Tensor | None, norm_weight: Tensor, options: Options) -> Tensor:  # noqa: ANN401
+        core = build_core(projected, lam, options)
         kept = core.phi_q, core.phi_k, core.v, core.state, core.key_sum, core.inverse
         ctx.save_for_backward(projected, lam, norm_weight, *kept)
         ctx.options = options
-        normed_XND = core.y.mul_(_inverse_rms(core.y, options.norm_eps)).mul_(norm_weight)
-        if options.gate is not None:
-            return _gate_and_merge(normed_XND, projected, options)
-        return _merge_heads([normed_XND], options.num_heads)
+        return normed_and_gated(core.y, projected, norm_weight, options)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
@@ -208,60 +159,31 @@ def _backward(
     projected: Tensor,
     lam: Tensor | None,
     norm_weight: Tensor,
-    options: _Options,
+    options: Options,
     kept: tuple[Tensor, ...],
     grad: Tensor,
 ) -> tuple[Tensor, Tensor | None, Tensor]:
     """Gradients of the projection, lambda and the norm's weight."""
-    core = _core(projected, lam, options, kept)
-    grad_XND = _apart(grad.unflatten(-1, (options.num_heads, -1)).transpose(1, 2))
-    inverse_rms = _inverse_rms(core.y, options.norm_eps)
-    normed_XND = core.y.mul_(inverse_rms)
+    core = build_core(projected, lam, options, kept)
+    grad_XND = apart(grad.unflatten(-1, (options.num_heads, -1)).transpose(1, 2))
+    over_rms = inverse_rms(core.y, options.norm_eps)
+    normed_XND = core.y.mul_(over_rms)
     product_XND = grad_XND * normed_XND
     grad_gate = []
     if options.gate is None:
         grad_weight = product_XND.sum((0, 1))
     else:
         gate_XND, slope_XND = _gate_and_slope(
-            _apart(_permuted(projected, options.num_heads, options.gate)[3]), options.gate
+            apart(permuted(projected, options.num_heads, options.gate)[3]), options.gate
         )
         grad_gate = [slope_XND.mul_(product_XND).mul_(norm_weight)]
         grad_weight = product_XND.mul_(gate_XND).sum((0, 1))
         grad_XND.mul_(gate_XND)
     grad_XND.mul_(norm_weight)
     along = torch.mul(grad_XND, normed_XND, out=product_XND).mean(-1, keepdim=True)
-    grad_y_XND = grad_XND.sub_(normed_XND.mul_(along)).mul_(inverse_rms)
+    grad_y_XND = grad_XND.sub_(normed_XND.mul_(along)).mul_(over_rms)
     grad_qkv, grad_lam = _backward_attention(core, lam, grad_y_XND)
-    return _merge_heads(grad_qkv + grad_gate, options.num_heads), grad_lam, grad_weight
-
-
-def _apart(x_BHND: Tensor) -> Tensor:
-    """Copy heads apart, (X, N, D)."""
-    return x_BHND.new_empty(x_BHND.shape).copy_(x_BHND).flatten(0, 1)
-
-
-def _merge_heads(parts_XND: list[Tensor], num_heads: int) -> Tensor:
-    """Lay P tensors of heads side by side, (B, N, P H D)."""
-    first = parts_XND[0]
-    batch, tokens, width = len(first) // num_heads, *first.shape[1:]
-    out = first.new_empty(batch, tokens, len(parts_XND), num_heads, width)
-    # One copy a head: its inner loop runs over all tokens, that of a permuted copy over the few heads.
-    for part, source_XND in enumerate(parts_XND):
-        for head, source_BND in enumerate(source_XND.view(batch, num_heads, tokens, width).unbind(1)):
-            out[:, :, part, head].copy_(source_BND)
-    return out.flatten(2)
-
-
-def _gate_and_merge(normed_XND: Tensor, projected: Tensor, options: _Options) -> Tensor:
-    g_BHND = _permuted(projected, options.num_heads, options.gate)[3]
-    gate_BHND, normed_BHND = normed_XND.new_empty(g_BHND.shape), normed_XND.view(g_BHND.shape)
-    gate = torch.ops.aten.silu if options.gate == "silu" else torch.sigmoid
-    gate(g_BHND, out=gate_BHND)
-    batch, heads, tokens, width = g_BHND.shape
-    out = normed_XND.new_empty(batch, tokens, heads, width)
-    for normed, factor, merged in zip(normed_BHND.unbind(1), gate_BHND.unbind(1), out.unbind(2), strict=True):
-        torch.mul(normed, factor, out=merged)  # a head at a time, as below
-    return out.flatten(2)
+    return merge_heads(grad_qkv + grad_gate, options.num_heads), grad_lam, grad_weight
 
 
 def _gate_and_slope(g: Tensor, gate: Gate) -> tuple[Tensor, Tensor]:
@@ -273,7 +195,7 @@ def _gate_and_slope(g: Tensor, gate: Gate) -> tuple[Tensor, Tensor]:
     return value, torch.addcmul(sigmoid, value, sigmoid, value=-1).add_(value)
 
 
-def _backward_attention(core: _Core, lam: Tensor | None, grad_y_XND: Tensor) -> tuple[list[Tensor], Tensor | None]:
+def _backward_attention(core: Core, lam: Tensor | None, grad_y_XND: Tensor) -> tuple[list[Tensor], Tensor | None]:
     """Gradients of q, k and v, heads apart, and of lambda; `core.scaled` is written over."""
     branches = (core.inverse.shape[-1], -1)
     grad_signed_XDD = torch.bmm(core.scaled.mT, grad_y_XND)

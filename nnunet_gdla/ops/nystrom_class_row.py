@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nnunet_gdla.ops._checks import without_autocast
-from nnunet_gdla.ops._fusion import first_derivatives_only
+from nnunet_gdla.ops._fusion import first_derivatives_only, gradients_follow
 from nnunet_gdla.ops._memory import steady_heap
 from nnunet_gdla.ops._nystrom_backward import add_means
 from nnunet_gdla.ops._nystrom_forward import LayerWeights, Maps, Sizes, landmark_maps, value_part
@@ -48,7 +48,8 @@ def nystrom_class_row(
     Reference: row 0 of two linear layers around `nystrom_attention_naive` in tests/reference.
     """
     check_nystrom_options(num_landmarks, pinv_iterations, pinv_init)
-    return _ClassRow.apply(x, *weights, Sizes(num_heads, num_landmarks, pinv_iterations, pinv_init))
+    sizes = Sizes(num_heads, num_landmarks, pinv_iterations, pinv_init)
+    return _ClassRow.apply(x, *weights, sizes, gradients_follow(x, *weights))
 
 
 class _ClassRow(torch.autograd.Function):
@@ -61,12 +62,13 @@ class _ClassRow(torch.autograd.Function):
         out: Tensor,
         out_bias: Tensor,
         sizes: Sizes,
+        keep: bool,
     ) -> Tensor:
         steady_heap()
         weights, both = LayerWeights(qkv, qkv_bias, out, out_bias), 2 * x.shape[-1]
         means = segment_means(x, sizes.landmarks)
         maps = landmark_maps(means, x.shape[1], qkv[:both], qkv_bias[:both], sizes)
-        kept = x.new_empty(*x.shape[:2], maps.key.shape[1]) if any(ctx.needs_input_grad) else None
+        kept = x.new_empty(*x.shape[:2], maps.key.shape[1]) if keep else None
         summaries = [
             summarise(x[b], key, value_part(weights), sizes.heads, None if kept is None else kept[b], by_tokens=True)
             for b, key in enumerate(maps.key)
@@ -112,4 +114,4 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN
     of_qkv[:both], of_bias[:both] = of_both, of_both_bias
     add_means(of_x, of_means)
     of_x[:, :1] += of_first
-    return of_x, of_qkv, of_bias, of_out, of_out_bias, None
+    return of_x, of_qkv, of_bias, of_out, of_out_bias, None, None

@@ -8,14 +8,18 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nnunet_gdla.ops._checks import without_autocast
-from nnunet_gdla.ops._fusion import gradients_with_graph, may_fuse
+from nnunet_gdla.ops._fusion import gradients_follow, gradients_with_graph, may_fuse
 from nnunet_gdla.ops._products import linear, product
 
 __all__ = ["projection"]
 
 
 def projection(
-    x: Float[Tensor, "*batch I"], weight: Float[Tensor, "O I"], bias: Float[Tensor, " O"] | None
+    x: Float[Tensor, "*batch I"],
+    weight: Float[Tensor, "O I"],
+    bias: Float[Tensor, " O"] | None,
+    *,
+    unused: Float[Tensor, "*batch O"] | None = None,
 ) -> Float[Tensor, "*batch O"]:
     """`torch.nn.functional.linear`, on a CPU by the library that was measured to be faster.
 
@@ -23,11 +27,14 @@ def projection(
         x: Tokens.
         weight: Matrix.
         bias: Added to every token; None: nothing.
+        unused: Contiguous memory that nobody reads any more; where no gradients follow, the result may lie there.
 
     Returns:
         The mapped tokens.
     """
     if x.numel() and x.ndim > 1 and may_fuse(x, weight, bias):
+        if not gradients_follow(x, weight, bias):
+            return linear(x, weight, bias, unused)
         return _Projection.apply(x, weight, bias)
     return F.linear(x, weight, bias)
 

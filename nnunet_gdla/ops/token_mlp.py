@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nnunet_gdla.ops._checks import without_autocast
-from nnunet_gdla.ops._fusion import first_derivatives_only
+from nnunet_gdla.ops._fusion import first_derivatives_only, gradients_follow
 
 __all__ = ["MlpWeights", "NormWeights", "token_mlp"]
 
@@ -51,7 +51,9 @@ def token_mlp(
     Cost: 1 or 2 tensors of width E for all tokens less than layer by layer: beside `x` only the values before GELU are
         kept, or nothing.
     """
-    return _TokenMlp.apply(x, *weights, *(norm or (None, None, 0.0)), keep_hidden)
+    tensors = (x, *weights, *(norm or (None, None, 0.0))[:2])
+    keep = keep_hidden and gradients_follow(*tensors)
+    return _TokenMlp.apply(*tensors, 0.0 if norm is None else norm.eps, keep)
 
 
 def _chunks(x_LC: Tensor, hidden: int) -> list[slice]:
@@ -71,12 +73,11 @@ class _TokenMlp(torch.autograd.Function):
         norm_weight: Tensor | None,
         norm_bias: Tensor | None,
         eps: float,
-        keep_hidden: bool,
+        keep: bool,
     ) -> Tensor:
         x_LC = x.flatten(0, -2)
         cuts = _chunks(x_LC, len(first))
         out = x.new_empty(len(x_LC), len(second))
-        keep = keep_hidden and any(ctx.needs_input_grad)
         hidden = x.new_empty(len(x_LC) if keep else _most(cuts), len(first))
         for cut in cuts:
             h_nE = hidden[cut] if keep else hidden[: cut.stop - cut.start]

@@ -216,3 +216,32 @@ def test_a_batch_of_one_stays_channels_last() -> None:
     assert image.is_contiguous(memory_format=torch.channels_last)
     # What a convolution makes of it shows whether it took it as it is: otherwise it copies to and fro.
     assert to_tokens(F.conv2d(image, torch.zeros(4, 1, 3, 3), padding=1, groups=4)).is_contiguous()
+
+
+@pytest.mark.parametrize("where", ["qkvg", "local_depthwise", "all modules"])
+def test_what_a_hook_has_seen_is_not_written_over(where: str) -> None:
+    mixer, x = GatedDifferentialLinearAttention(8, 2), torch.randn(2, 12, 8)
+    seen: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def hook(module: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
+        seen.extend((tensor, tensor.clone()) for tensor in (inputs[0], output) if module is not mixer)
+
+    if where == "all modules":
+        handle = torch.nn.modules.module.register_module_forward_hook(hook)
+    else:
+        handle = mixer.get_submodule(where).register_forward_hook(hook)
+    with torch.no_grad():
+        mixer(x, (3, 4))
+    handle.remove()
+    assert seen
+    assert all(torch.equal(tensor, before) for tensor, before in seen)
+
+
+def test_without_gradients_the_result_is_the_same() -> None:
+    mixer, x = GatedDifferentialLinearAttention(8, 2), torch.randn(2, 12, 8)
+    expected = mixer(x, (3, 4))
+    with torch.no_grad():
+        assert torch.equal(mixer(x, (3, 4)), expected)
+    x.requires_grad_()
+    mixer.requires_grad_(False)
+    torch.testing.assert_close(mixer(x, (3, 4)), expected)

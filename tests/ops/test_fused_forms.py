@@ -1,5 +1,6 @@
 """The fused forms: equal to their naive twins and to the plain forms, twice differentiable, and used only where fit."""
 
+import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from nnunet_gdla.ops import _products, conv_feed_forward, relu_projection
+from nnunet_gdla.ops import _gated_core, _products, conv_feed_forward, gated_differential, relu_projection
 from nnunet_gdla.ops._fusion import fused_kernels, may_fuse
 from nnunet_gdla.ops.conv_feed_forward import FeedForwardWeights
 from nnunet_gdla.ops.gated_differential import gated_differential_attention
@@ -91,6 +92,44 @@ def test_gated_differential_attention_equals_its_naive_twin(
     )
     # With one token the gradients of q and k cancel down to eps.
     assert_all_close(ours, naive, 1e-9, floor=1e-3)
+
+
+@pytest.mark.parametrize("gate", GATES)
+@pytest.mark.parametrize("lam", [True, False])
+@pytest.mark.parametrize(("num_heads", "tokens"), [(1, 2), (3, 7), (2, 64)])
+def test_many_tokens_without_gradients_equal_the_naive_twin(
+    num_heads: int, tokens: int, gate: str | None, lam: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs = attention_inputs(num_heads, tokens, gate, lam)
+    monkeypatch.setattr(_gated_core, "NUMBERS_AT_ONCE", 3 * 2 * num_heads * 4)  # three tokens
+    monkeypatch.setattr(_gated_core, "MOST_AT_ONCE", 0)
+    monkeypatch.setattr(gated_differential, "build_core", None)  # the other way
+    ours = attention(gated_differential_attention, num_heads, gate, *inputs)
+    torch.testing.assert_close(ours, attention(gated_differential_naive, num_heads, gate, *inputs))
+
+
+def test_without_gradients_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parameters want gradients under `no_grad` too, and a group that is kept until the end costs fresh memory."""
+    monkeypatch.setattr(conv_feed_forward, "GROUP_BYTES", 1)
+    monkeypatch.setattr(conv_feed_forward, "LEAST_CHANNELS", 2)
+    grid = (2, 3)
+    x, *weights = (tensor.requires_grad_() for tensor in draw(*feed_forward_shapes("gelu", grid)))
+    alive: list[weakref.ref[Tensor]] = []
+    most = [0]
+
+    def watched(*args: Any, **kwargs: Any) -> Tensor:  # noqa: ANN401
+        made = linear(*args, **kwargs)
+        alive.append(weakref.ref(made))
+        most[0] = max(most[0], sum(ref() is not None for ref in alive))
+        return made
+
+    linear = conv_feed_forward.linear
+    monkeypatch.setattr(conv_feed_forward, "linear", watched)
+    with torch.no_grad():
+        feed_forward("gelu", grid, x, *weights)
+    assert most[0] == 3, "a group, the one before while its name still holds it, and the sum"
+    feed_forward("gelu", grid, x, *weights)
+    assert most[0] > 3
 
 
 @pytest.mark.parametrize("bias", [True, False])

@@ -52,6 +52,24 @@ def test_equals_the_layers(batch: tuple[int, ...], biased: bool, norm: bool, kee
     assert_all_close(gradients(ours, inputs), gradients(naive, inputs), 1e-10)
 
 
+def test_without_gradients_no_hidden_value_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parameters want gradients under `no_grad` too."""
+    x, *some = (tensor.requires_grad_() for tensor in _inputs((40,), biased=True, norm=True))
+    rows: list[int] = []
+
+    def watched(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> Tensor:
+        rows.append(len(out) if out._base is None else len(out._base))
+        return linear(x, weight, bias, out)
+
+    linear = module._linear
+    monkeypatch.setattr(module, "_linear", watched)
+    with torch.no_grad():
+        token_mlp(x, *_taken_apart(tuple(some), biased=True, norm=True))
+    assert rows[0] == 3
+    token_mlp(x, *_taken_apart(tuple(some), biased=True, norm=True))
+    assert rows[-2] == 40
+
+
 def test_gradcheck() -> None:
     inputs = [tensor.requires_grad_() for tensor in _inputs((2, 4), biased=True, norm=True)]
 
