@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -35,6 +35,7 @@ __all__ = [
 ]
 
 _WEIGHTS, _INFO = "model.safetensors", "bundle.json"
+_CLASSES = "classes"  # entry of the weights' metadata
 _AGAIN = "copy the bundle again from where it was made"
 
 
@@ -62,7 +63,9 @@ class Bundle:
         self.info.refuse(slide)
         outputs = torch.stack([model(*model_inputs(slide, self.device))[0] for model in self.models]).double().cpu()
         if not bool(outputs.isfinite().all()):
-            raise UserError(f"slide {slide.slide_id}: the model's answer is not finite; look for NaN in its features")
+            raise UserError(
+                f"slide {slide.slide_id}: the model's answer is not finite; look for NaN or huge values in its features"
+            )
         return answer(outputs, self.info)
 
 
@@ -90,7 +93,8 @@ def save_bundle(folder: Path, model: nn.Module, info: BundleInfo) -> None:
     """Write a bundle; the description comes last, so that a half-written folder is none."""
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
-    replaced(folder / _WEIGHTS, lambda path: save_file(tensors, path))
+    classes = {_CLASSES: json.dumps(list(info.classes))}
+    replaced(folder / _WEIGHTS, lambda path: save_file(tensors, path, metadata=classes))
     write_json(folder / _INFO, dataclasses.asdict(info))
 
 
@@ -105,10 +109,28 @@ def load_bundle(folder: str | Path, device: str | torch.device = "cpu") -> Bundl
     try:
         model = build_model(info.model, info.in_dim, info.num_outputs, **info.model_kwargs)
         model.load_state_dict(load_file(folder / _WEIGHTS))
+        named = _classes_of(folder / _WEIGHTS)
     except (OSError, SafetensorError, RuntimeError, TypeError, ValueError) as error:
         raise UserError(f"the bundle {folder} cannot be loaded: {' '.join(str(error).split())[:300]}") from None
+    if named is not None and named != list(info.classes):
+        raise UserError(
+            f"{folder / _INFO} calls the outputs {', '.join(info.classes) or 'nothing'}, the weights were saved with "
+            f"{', '.join(map(str, named)) or 'no class'}: put the names back (--label-map renames those of a table)"
+        )
     device = pick_device(device) if isinstance(device, str) else device
     return Bundle(info, (model.to(device).eval(),), device, (str(folder),))
+
+
+def _classes_of(weights: Path) -> list[str] | None:
+    """The class names that the weights were saved with; None in bundles of versions that did not write them."""
+    with safe_open(weights, framework="pt") as file:
+        text = (file.metadata() or {}).get(_CLASSES)
+    if text is None:
+        return None
+    names = json.loads(text)
+    if not isinstance(names, list):
+        raise ValueError(f"the class names of {weights.name} are no list")
+    return names
 
 
 def load_info(folder: str | Path) -> BundleInfo:

@@ -83,6 +83,8 @@ class BundleInfo:
 
     def refuse(self, slide: Slide) -> None:
         """Raise a UserError that names what differs, unless the slide holds what the model was trained on."""
+        if not isinstance(slide, Slide):
+            raise UserError(f"a {type(slide).__name__} is no slide; nnunet_gdla.mil.slides.read_slide reads one")
         differences = []
         if slide.features.shape[1] != self.in_dim:
             differences.append(f"features are {slide.features.shape[1]} wide, the model takes {self.in_dim}")

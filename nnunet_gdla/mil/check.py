@@ -1,6 +1,7 @@
 """The pre-flight: every file and row is looked at before the first epoch, and one report says what was found."""
 
 import multiprocessing
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -27,6 +28,9 @@ __all__ = ["Report", "check_cohort"]
 FEW: Final = 10
 # A bag this many times larger or smaller than the median is pointed out.
 UNUSUAL: Final = 10
+# Remarks that differ in their numbers alone, from which on they become one line.
+DIFFERENT: Final = 5
+NUMBERS: Final = re.compile(r"\d+(?:[.,]\d+)*(?:, (?:\d+|\.\.\.))*")
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,11 +108,27 @@ def _mapped(workers: int) -> Iterator[Any]:
 
 
 def _unreadable(facts: Sequence[SlideFacts]) -> list[str]:
-    errors = [fact.error for fact in facts if fact.error]
-    lines = [f"FAIL {error}" for error in errors]
-    if not errors:
+    """One line per kind of error: the first in full, the others by name."""
+    kinds: dict[str, list[SlideFacts]] = {}
+    for fact in facts:
+        if fact.error:
+            kinds.setdefault(_kind(fact.error.replace(str(fact.path), "")), []).append(fact)
+    lines = []
+    for first, *others in kinds.values():
+        alike = f"; the same in {counted(len(others), 'more file')}: {listed(_ids(others))}" if others else ""
+        lines.append(f"FAIL {first.error}{alike}")
+    if not lines:
         lines.append(f"PASS {counted(len(facts), 'file')} can be read and hold finite numbers")
     return lines
+
+
+def _kind(sentence: str) -> str:
+    """A sentence without its numbers."""
+    return NUMBERS.sub("#", sentence)
+
+
+def _ids(facts: Sequence[SlideFacts]) -> list[str]:
+    return [fact.slide_id for fact in facts]
 
 
 def _mixtures(facts: Sequence[SlideFacts]) -> list[str]:
@@ -121,10 +141,16 @@ def _mixtures(facts: Sequence[SlideFacts]) -> list[str]:
         counts = Counter(values.values()).most_common()
         if len(counts) == 1:
             lines.append(f"PASS one {what}: {counts[0][0]}")
-        for value, _ in counts[1:]:
-            names = [name for name, own in values.items() if own == value]
+        for place, (value, _) in enumerate(counts[1 : DIFFERENT + 1], 1):
+            # the last line speaks of all that are left
+            alike = {value} if place < DIFFERENT else {other for other, _ in counts[place:]}
+            names = [name for name, own in values.items() if own in alike]
+            which = value if len(alike) == 1 else f"{value} and {len(alike) - 1} others"
             where = f"{counted(len(names), 'slide')}: {listed(names)}"
-            lines.append(f"FAIL {what} {value} instead of {counts[0][0]} in {where}")
+            lines.append(f"FAIL {what} {which} instead of {counts[0][0]} in {where}")
+    silent = [fact.slide_id for fact in facts if not _names_encoder(fact)]
+    if 0 < len(silent) < len(facts):
+        lines.append(f"WARN {counted(len(silent), 'file')} without the encoder that others name: {listed(silent)}")
     return lines
 
 
@@ -156,13 +182,17 @@ def _lattices(facts: Sequence[SlideFacts]) -> list[str]:
         strides = listed([f"{stride} ({counted(count, 'slide')})" for stride, count in counts])
         shares = np.array([fact.share for fact in placed])
         lines.append(f"PASS stride {strides}; {shares.mean():.0%} of the patches of a slide have a neighbour")
-    for name in ("warnings", "notes"):
-        remarks: dict[str, list[str]] = {}
-        for fact in facts:
-            for remark in getattr(fact, name):
-                remarks.setdefault(remark, []).append(fact.slide_id)
-        word = "WARN" if name == "warnings" else "PASS"
-        lines += [f"{word} {remark}: {counted(len(ids), 'slide')}: {listed(ids)}" for remark, ids in remarks.items()]
+    for word, name in (("WARN", "warnings"), ("PASS", "notes")):
+        said = [(remark, fact.slide_id) for fact in facts for remark in getattr(fact, name)]
+        texts = Counter(kind for kind, _ in {(_kind(remark), remark) for remark, _ in said})
+        remarks: dict[str, list[tuple[str, str]]] = {}
+        for remark, slide in said:
+            key = _kind(remark) if texts[_kind(remark)] > DIFFERENT else remark
+            remarks.setdefault(key, []).append((remark, slide))
+        for found in remarks.values():
+            alike = "" if len({remark for remark, _ in found}) == 1 else ", or alike"
+            where = f"{counted(len(found), 'slide')}: {listed([slide for _, slide in found])}"
+            lines.append(f"{word} {found[0][0]}{alike}: {where}")
     return lines
 
 

@@ -51,7 +51,13 @@ def test(parser: argparse.ArgumentParser) -> None:
     add("--cohort", metavar="TABLE.csv", required=True, help="slides with their labels, or times and events")
     add("--features", metavar="FOLDER", nargs="+", help="folder(s) of their H5 files (default: that of the table)")
     add("--out", metavar="FOLDER", help="folder for the results, new or empty (default: ./NAME_test of the table)")
-    add("--bootstrap", metavar="N", type=int, default=1000, help="draws behind the intervals (default: %(default)s)")
+    add(
+        "--bootstrap",
+        metavar="N",
+        type=int,
+        default=1000,
+        help="draws behind the intervals, 1 or more (default: %(default)s)",
+    )
     for name, default in (("slide", "slide_id"), ("label", "label"), ("time", "time"), ("event", "event")):
         add(f"--{name}-column", metavar="NAME", default=default, help="default: %(default)s")
     add(

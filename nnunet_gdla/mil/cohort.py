@@ -11,6 +11,7 @@ from nnunet_gdla.errors import UserError
 from nnunet_gdla.mil import cohort_steps as steps
 from nnunet_gdla.mil.cohort_match import find_files
 from nnunet_gdla.mil.cohort_targets import constant_in_patients
+from nnunet_gdla.mil.remarks import Remarks
 from nnunet_gdla.mil.table_file import listed, read_table
 from nnunet_gdla.words import counted
 
@@ -51,13 +52,18 @@ class Cohort:
         table: One row per slide: slide_id, patient_id, path (text); label (text), or time (float) and event (0 or 1);
             site, centre and split where the table had them.
         classes: Class names in the order of the outputs; empty for survival.
-        notes: What was counted, changed and left out, with names.
+        remarks: What was counted, changed and left out, with names.
     """
 
     task: Task | None
     table: pd.DataFrame
     classes: tuple[str, ...] = ()
-    notes: list[str] = field(default_factory=list)
+    remarks: Remarks = field(default_factory=Remarks)
+
+    @property
+    def notes(self) -> list[str]:
+        """All remarks, one sentence each."""
+        return self.remarks.notes + self.remarks.warnings
 
     @property
     def paths(self) -> dict[str, Path]:
@@ -80,9 +86,9 @@ def folder_cohort(features: str | Path | Sequence[str | Path], *, patient: str |
     """
     files = find_files(features).unique()
     table = pd.DataFrame({"slide_id": list(files), "path": [str(path) for path in files.values()]}, dtype=str)
-    notes = [f"{counted(len(table), 'slide')} in {_folders(features)}"]
-    steps.add_patients(table, table, patient or "slide", notes, Path(_folders(features)))
-    return Cohort(None, table, (), notes)
+    remarks = Remarks([f"{counted(len(table), 'slide')} in {_folders(features)}"])
+    steps.add_patients(table, table, patient or "slide", remarks, Path(_folders(features)))
+    return Cohort(None, table, (), remarks)
 
 
 def read_cohort(
@@ -120,30 +126,30 @@ def read_cohort(
     Raises:
         UserError: If the table cannot be used; names the rows.
     """
-    columns, path, notes = columns or Columns(), Path(table), list[str]()
+    columns, path, remarks = columns or Columns(), Path(table), Remarks()
     wanted = _wanted(columns, task)
     raw = read_table(path, wanted)
     steps.require_columns(raw, wanted, path)
     if not len(raw):
         raise UserError(f"{path} has column names but no rows")
-    slides = steps.match_files(raw, columns.slide, find_files(features), path, notes, allow_missing=allow_missing)
-    steps.add_patients(slides, raw, patient, notes, path)
+    slides = steps.match_files(raw, columns.slide, find_files(features), path, remarks, allow_missing=allow_missing)
+    steps.add_patients(slides, raw, patient, remarks, path)
     steps.add_place(slides, raw, vars(columns), tcga=patient == "tcga")
-    slides = steps.keep_sample_types(slides, sample_types, path, notes)
+    slides = steps.keep_sample_types(slides, sample_types, path, remarks)
     if task == "classification":
-        slides = steps.with_labels(slides, raw[columns.label], label_map, notes)
+        slides = steps.with_labels(slides, raw[columns.label], label_map, remarks)
     elif task == "survival":
-        slides = steps.with_survival(slides, raw[columns.time], raw[columns.event], event_map, notes)
-    slides = steps.without_duplicates(slides, path, notes)
+        slides = steps.with_survival(slides, raw[columns.time], raw[columns.event], event_map, remarks)
+    slides = steps.without_duplicates(slides, path, remarks)
     if not len(slides):
-        raise UserError(f"{path}: no slide is left; " + "; ".join(notes))
+        raise UserError(f"{path}: no slide is left; " + "; ".join(remarks.notes + remarks.warnings))
     found: tuple[str, ...] = ()
     if task == "classification":
-        found = steps.check_classes(slides, classes, unit, path, notes)
+        found = steps.check_classes(slides, classes, unit, path, remarks)
     elif task == "survival":
         constant_in_patients(slides, ["time", "event"], "they belong to the patient: correct the table")
-    notes.insert(0, _summary(slides, found, path))
-    return Cohort(task, slides.reset_index(drop=True), found, notes)
+    remarks.notes.insert(0, _summary(slides, found, path))
+    return Cohort(task, slides.reset_index(drop=True), found, remarks)
 
 
 def _wanted(columns: Columns, task: Task | None) -> list[str]:
@@ -159,7 +165,7 @@ def _summary(slides: pd.DataFrame, classes: tuple[str, ...], path: Path) -> str:
         text += "; " + ", ".join(f"{name} {counts.get(name, 0)}" for name in classes)
     elif "event" in slides:
         patients = slides.drop_duplicates("patient_id")
-        text += f"; {int(patients.event.sum())} events"
+        text += f"; {counted(int(patients.event.sum()), 'event')}"
     return text
 
 

@@ -18,9 +18,11 @@ def find_files(features: str | Path | Sequence[str | Path]) -> "FeatureFiles":
     Hidden files and folders are left out. A file in place of a folder stands for itself.
 
     Raises:
-        UserError: If a folder is not there, or holds no such file.
+        UserError: If no folder is named, one is not there, or holds no such file.
     """
     folders = [Path(features)] if isinstance(features, str | Path) else [Path(each) for each in features]
+    if not folders:
+        raise UserError("no folder of features is named; name the one of the feature files (data.features, --features)")
     found: dict[Path, None] = {}
     for folder in folders:
         if folder.is_file() and folder.suffix.lower() in FEATURE_SUFFIXES:

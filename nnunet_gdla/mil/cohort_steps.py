@@ -19,6 +19,7 @@ from nnunet_gdla.mil.cohort_targets import (
     read_labels,
     read_times,
 )
+from nnunet_gdla.mil.remarks import Remarks
 from nnunet_gdla.mil.slides.names import slide_id_of
 from nnunet_gdla.mil.table_file import listed
 from nnunet_gdla.words import counted
@@ -47,7 +48,8 @@ def require_columns(table: pd.DataFrame, wanted: Sequence[str], path: Path) -> N
     """Raise where a column is not there; says which are, and the nearest."""
     for name in wanted:
         if name not in table.columns:
-            near = difflib.get_close_matches(name, list(table.columns), n=1)
+            folded = {column.lower(): column for column in reversed(table.columns)}
+            near = [folded[each] for each in difflib.get_close_matches(name.lower(), list(folded), n=1)]
             hint = f", did you mean {near[0]}?" if near else "."
             raise UserError(
                 f"{path} has no column {name!r}{hint} It has: {', '.join(table.columns)}. "
@@ -56,7 +58,7 @@ def require_columns(table: pd.DataFrame, wanted: Sequence[str], path: Path) -> N
 
 
 def match_files(
-    raw: pd.DataFrame, column: str, files: FeatureFiles, path: Path, notes: list[str], *, allow_missing: bool
+    raw: pd.DataFrame, column: str, files: FeatureFiles, path: Path, remarks: Remarks, *, allow_missing: bool
 ) -> pd.DataFrame:
     """Return slide_id and path of every row that has a file; refuses or counts the others."""
     names = raw[column]
@@ -70,15 +72,15 @@ def match_files(
         message = f"{counted(len(absent), 'row')} without a file: {listed(hinted)}"
         if not allow_missing:
             raise UserError(f"{path}: {message}. Searched: {files.folders()}; allow_missing leaves them out")
-        notes.append(f"left out {message}")
+        remarks.warnings.append(f"left out {message}")
     paths = paths[paths.notna()]
     unused = sorted({slide_id_of(each) for each in set(files.paths) - set(paths)})
     if unused:
-        notes.append(f"{counted(len(unused), 'file')} without a row in the table: {listed(unused)}")
+        remarks.notes.append(f"{counted(len(unused), 'file')} without a row in the table: {listed(unused)}")
     return pd.DataFrame({"slide_id": paths.map(slide_id_of), "path": paths.map(str)}, dtype=str)
 
 
-def add_patients(slides: pd.DataFrame, raw: pd.DataFrame, patient: str | None, notes: list[str], path: Path) -> None:
+def add_patients(slides: pd.DataFrame, raw: pd.DataFrame, patient: str | None, remarks: Remarks, path: Path) -> None:
     """Insert column patient_id; see `read_cohort`."""
     if patient == "tcga":
         strange = [name for name in slides.slide_id if BARCODE.match(name) is None]
@@ -86,12 +88,12 @@ def add_patients(slides: pd.DataFrame, raw: pd.DataFrame, patient: str | None, n
             raise UserError(f"{path}: patient is tcga, but no TCGA barcode starts {listed(strange)}")
         patients = slides.slide_id.map(lambda name: name[:12].upper())
         types = Counter(_sample_type(name) for name in slides.slide_id)
-        notes.append("sample types: " + ", ".join(f"{kind} ({count})" for kind, count in sorted(types.items())))
+        remarks.notes.append("sample types: " + ", ".join(f"{kind} ({count})" for kind, count in sorted(types.items())))
     elif patient == "slide":
         patients = slides.slide_id
     else:
         column = patient or next((name for name in PATIENT_NAMES if name in raw.columns), None)
-        patients = _own_patients(slides, path, notes) if column is None else _from_column(raw, column, slides, path)
+        patients = _own_patients(slides, path, remarks) if column is None else _from_column(raw, column, slides, path)
     slides.insert(1, "patient_id", patients)
 
 
@@ -106,33 +108,36 @@ def add_place(slides: pd.DataFrame, raw: pd.DataFrame, chosen: Mapping[str, str 
 
 
 def with_labels(
-    slides: pd.DataFrame, column: pd.Series, label_map: Mapping[str, str] | None, notes: list[str]
+    slides: pd.DataFrame, column: pd.Series, label_map: Mapping[str, str] | None, remarks: Remarks
 ) -> pd.DataFrame:
     """Add the column label; slides without one are left out."""
     column = column[slides.index]
     empty = missing(column)
-    slides = _without(slides, empty, "without a label", notes)
-    return slides.assign(label=read_labels(column[~empty], label_map, notes))
+    slides = _without(slides, empty, "without a label", remarks)
+    return slides.assign(label=read_labels(column[~empty], label_map, remarks.notes))
 
 
 def with_survival(
-    slides: pd.DataFrame, time: pd.Series, event: pd.Series, event_map: Mapping[str, int] | None, notes: list[str]
+    slides: pd.DataFrame, time: pd.Series, event: pd.Series, event_map: Mapping[str, int] | None, remarks: Remarks
 ) -> pd.DataFrame:
     """Add the columns time and event; slides without one, or with a time of zero or less, are left out."""
     time, event = time[slides.index], event[slides.index]
     empty = missing(time) | missing(event)
-    slides = _without(slides, empty, "without a time or event", notes)
-    times = read_times(time[~empty], notes)
+    slides = _without(slides, empty, "without a time or event", remarks, {"time": time, "event": event})
+    cells = time[~empty]
+    times = read_times(cells, remarks.notes)
     slides = slides.assign(time=times, event=read_events(event[~empty], event_map))
-    return _without(slides, times <= 0, "with a time of zero or less", notes)
+    return _without(slides, times <= 0, "with a time of zero or less", remarks, {"time": cells})
 
 
-def without_duplicates(slides: pd.DataFrame, path: Path, notes: list[str]) -> pd.DataFrame:
+def without_duplicates(slides: pd.DataFrame, path: Path, remarks: Remarks) -> pd.DataFrame:
     """Drop rows that repeat another one; raise where two rows of a slide differ."""
     distinct = slides.drop_duplicates()
     repeated = slides[slides.duplicated()].slide_id.unique().tolist()
     if repeated:
-        notes.append(f"{counted(len(repeated), 'slide')} more than once, with equal entries: {listed(repeated)}")
+        remarks.warnings.append(
+            f"{counted(len(repeated), 'slide')} more than once, with equal entries: {listed(repeated)}"
+        )
     conflicting = distinct[distinct.duplicated("slide_id", keep=False)]
     if len(conflicting):
         names = conflicting.slide_id.unique().tolist()
@@ -148,7 +153,7 @@ def without_duplicates(slides: pd.DataFrame, path: Path, notes: list[str]) -> pd
 
 
 def keep_sample_types(
-    slides: pd.DataFrame, sample_types: Sequence[str] | None, path: Path, notes: list[str]
+    slides: pd.DataFrame, sample_types: Sequence[str] | None, path: Path, remarks: Remarks
 ) -> pd.DataFrame:
     """Keep the slides of these TCGA sample types."""
     if sample_types is None:
@@ -158,11 +163,16 @@ def keep_sample_types(
     unknown = slides.slide_id[types == "unknown"].tolist()
     if unknown:
         raise UserError(f"{path}: sample_types is given, but the name of {listed(unknown)} holds no TCGA sample type")
-    return _without(slides, ~types.str.startswith(wanted), f"of other sample types than {', '.join(wanted)}", notes)
+    drop = ~types.str.startswith(wanted)
+    if drop.any():
+        remarks.notes.append(
+            _left_out(slides.slide_id[drop].tolist(), f"of other sample types than {', '.join(wanted)}")
+        )
+    return slides[~drop]
 
 
 def check_classes(
-    slides: pd.DataFrame, classes: Sequence[str] | None, unit: Literal["slide", "patient"], path: Path, notes: list[str]
+    slides: pd.DataFrame, classes: Sequence[str] | None, unit: Literal["slide", "patient"], path: Path, remarks: Remarks
 ) -> tuple[str, ...]:
     """Return the class names in the order of the outputs; raise where there is nothing to tell apart."""
     found = class_order(slides.label)
@@ -171,7 +181,9 @@ def check_classes(
     mixed = slides.groupby("patient_id").label.nunique()
     if (mixed > 1).any():
         patients = mixed[mixed > 1].index.tolist()
-        notes.append(f"{counted(len(patients), 'patient')} with slides of several classes: {listed(patients)}")
+        remarks.warnings.append(
+            f"{counted(len(patients), 'patient')} with slides of several classes: {listed(patients)}"
+        )
     if classes is not None:
         unknown = sorted(set(found) - set(classes))
         if unknown:
@@ -183,7 +195,7 @@ def check_classes(
     return tuple(found)
 
 
-def _own_patients(slides: pd.DataFrame, path: Path, notes: list[str]) -> pd.Series:
+def _own_patients(slides: pd.DataFrame, path: Path, remarks: Remarks) -> pd.Series:
     barcodes = Counter(match[0].upper() for name in slides.slide_id.unique() if (match := BARCODE.match(name)))
     shared = [name for name, count in barcodes.items() if count > 1]
     if shared:
@@ -191,7 +203,7 @@ def _own_patients(slides: pd.DataFrame, path: Path, notes: list[str]) -> pd.Seri
             f"{path} has no patient column ({', '.join(PATIENT_NAMES)}), and {listed(shared)} has several slides; "
             "name the column, or give patient: tcga (or patient: slide if every slide is a patient)"
         )
-    notes.append("no patient column: every slide counts as its own patient")
+    remarks.warnings.append("no patient column: every slide counts as its own patient")
     return slides.slide_id
 
 
@@ -209,8 +221,23 @@ def _sample_type(name: str) -> str:
     return match[1].upper() if match else "unknown"
 
 
-def _without(slides: pd.DataFrame, drop: "pd.Series[bool]", why: str, notes: list[str]) -> pd.DataFrame:
+def _without(
+    slides: pd.DataFrame,
+    drop: "pd.Series[bool]",
+    why: str,
+    remarks: Remarks,
+    cells: Mapping[str, pd.Series] | None = None,
+) -> pd.DataFrame:
+    """Leave slides out and say so, with the line of the table and what these cells hold."""
     if drop.any():
-        names = slides.slide_id[drop].tolist()
-        notes.append(f"left out {counted(len(names), 'slide')} {why}: {listed(names)}")
+        found = [(line, slides.slide_id[line]) for line in slides.index[drop]]
+        shown = {
+            line: [f"line {line}", *(f"{name} {cell[line]!r}" for name, cell in (cells or {}).items())]
+            for line, _ in found
+        }
+        remarks.warnings.append(_left_out([f"{name} ({', '.join(shown[line])})" for line, name in found], why))
     return slides[~drop]
+
+
+def _left_out(names: Sequence[str], why: str) -> str:
+    return f"left out {counted(len(names), 'slide')} {why}: {listed(names)}"

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 import pandas as pd
@@ -79,7 +79,7 @@ def read_times(column: pd.Series, notes: list[str]) -> pd.Series:
             column = column.str.replace(",", ".", regex=False)
     wrong = {cell for cell in column if not NUMBER.fullmatch(cell) or not math.isfinite(float(cell))}
     if wrong:
-        raise UserError(f"column {column.name}: {listed([repr(cell) for cell in sorted(wrong)])} is no number")
+        raise UserError(f"column {column.name}: {_with_lines(column, wrong, quoted=True)} is no number")
     return column.astype(float)
 
 
@@ -101,8 +101,8 @@ def read_events(column: pd.Series, event_map: Mapping[str, int] | None) -> pd.Se
     if unknown:
         example = ", ".join(f"{name}: ?" for name in class_order(column)[:4])
         raise UserError(
-            f"column {column.name} holds {listed(unknown)}: 0 (censored) and 1 (event) were expected; say what it "
-            f"means by event_map, such as {{{example}}}"
+            f"column {column.name} holds {_with_lines(column, unknown)}: 0 (censored) and 1 (event) were expected; "
+            f"say what it means by event_map, such as {{{example}}}"
         )
     return values.map(wanted).astype("int64")
 
@@ -118,6 +118,12 @@ def constant_in_patients(table: pd.DataFrame, columns: Sequence[str], why: str) 
         patients = different[different > 1].index.tolist()
         if patients:
             raise UserError(f"{column} differs between slides of patient {listed(patients)}; {why}")
+
+
+def _with_lines(column: pd.Series, cells: Collection[str], *, quoted: bool = False) -> str:
+    """Each of these cells with the first line of the table that holds it."""
+    first = column[column.isin(list(cells))].drop_duplicates().sort_values()
+    return listed([f"{cell!r} (line {line})" if quoted else f"{cell} (line {line})" for line, cell in first.items()])
 
 
 def _all_match(pattern: re.Pattern[str], column: pd.Series) -> bool:

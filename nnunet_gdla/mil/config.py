@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import difflib
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from importlib.resources import files
@@ -25,6 +26,7 @@ from nnunet_gdla.mil.config_schema import (
     TrainConfig,
     forget_unknown,
 )
+from nnunet_gdla.mil.config_types import wrong_type
 from nnunet_gdla.mil.files import write_text
 from nnunet_gdla.words import counted
 
@@ -86,7 +88,8 @@ def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
         tree = _yaml(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         hint = f"; for one that comes with the package: init NAME ({', '.join(preset_names())})"
-        raise UserError(f"cannot read the settings {path}: {reason(error, path)}{hint}") from None
+        why = "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else reason(error, path)
+        raise UserError(f"cannot read the settings {path}: {why}{hint}") from None
     except _TwiceError as error:
         raise UserError(f"{path}: {error}") from None
     except yaml.YAMLError as error:
@@ -120,7 +123,7 @@ def config_from_dict(tree: Mapping[str, Any], *, where: str = "settings") -> Con
         namespace = parser.parse_object(dict(tree))
         config = parser.instantiate(namespace)
     except (ArgumentError, TypeError, ValueError, KeyError) as error:
-        raise UserError(f"{where}: {_short(error)}") from None
+        raise UserError(f"{where}: {wrong_type(tree, Config) or _short(error)}") from None
     sections = {f.name: getattr(config, f.name) for f in fields(Config)}
     _check_ranges(Config(**sections), where)
     return Config(**sections)
@@ -194,7 +197,9 @@ def _change_model(tree: dict[str, Any], overrides: Sequence[str], path: Path) ->
     before = model.get("name", ModelConfig.name)
     dropped = forget_unknown(model, model_settings(names[-1])) if before != names[-1] else []
     if dropped:
-        log.warning("%s sets %s for %s; %s has no such setting: left out", path, ", ".join(dropped), before, names[-1])
+        log.warning(
+            "WARN %s sets %s for %s; %s has no such setting: left out", path, ", ".join(dropped), before, names[-1]
+        )
 
 
 def _absolute_paths(tree: dict[str, Any], folder: Path) -> None:
@@ -232,6 +237,10 @@ def _apply(tree: dict[str, Any], override: str) -> None:
 
 def _check_ranges(config: Config, where: str) -> None:
     train, split = config.train, config.split
+    for section in ("data", "split", "model", "train"):
+        for name, value in vars(getattr(config, section)).items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise UserError(f"{where}: {section}.{name} is {value}; it must be a finite number")
     for name in ("epochs", "accumulate", "lr", "num_bins", "patience", "clip_norm", "bootstrap", "devices"):
         value = getattr(train, name)
         if value is not None and not value > 0:

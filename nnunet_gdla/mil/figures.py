@@ -1,6 +1,7 @@
 """What all figures share: colours, sizes that can be read on paper, "n/a" where nothing can be drawn, atomic files."""
 
 import math
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -87,5 +88,7 @@ def mark_epochs(axes: Axes) -> None:
 
 def save(figure: Figure, path: Path) -> Path:
     """Write a PNG that appears whole or not at all."""
-    replaced(path, lambda unfinished: figure.savefig(unfinished, format="png", dpi=DPI))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # a slide's name may be in any script
+        replaced(path, lambda unfinished: figure.savefig(unfinished, format="png", dpi=DPI))
     return path

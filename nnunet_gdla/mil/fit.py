@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Final
 
 import pandas as pd
-import torch
 from lightning.pytorch import Callback, LightningModule, Trainer, seed_everything
 from torch import nn
 from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException
@@ -26,7 +25,7 @@ from nnunet_gdla.mil.finish import finish
 from nnunet_gdla.mil.models import build_model
 from nnunet_gdla.mil.module import SlideModule
 from nnunet_gdla.mil.prepare import PARTS, Prepared, prepare, selection, silent
-from nnunet_gdla.mil.run_state import RunState, read_state
+from nnunet_gdla.mil.run_state import RunState, load_best, read_state
 from nnunet_gdla.mil.splits import write_split
 from nnunet_gdla.mil.table_file import listed, read_table
 from nnunet_gdla.mil.tasks import SlideLoss, class_weights, sampling_weights
@@ -84,7 +83,9 @@ def fit(
     with quiet():
         state = _trained(prepared, run, say, progress=progress, callbacks=callbacks)
         epoch = state.finish()
-        lines = finish(prepared, _best_model(prepared, run), run, epoch=epoch, metric=state.metric, progress=progress)
+        lines = finish(
+            prepared, load_best(run, _model(prepared)), run, epoch=epoch, metric=state.metric, progress=progress
+        )
     write_text(run / _SUMMARY, "\n".join(lines) + "\n")
     for line in lines:
         say(line)
@@ -247,13 +248,6 @@ def _model(prepared: Prepared) -> nn.Module:
     switch: Callable[[bool], object] | None = getattr(model, "set_grad_checkpointing", None)
     if prepared.config.train.grad_checkpointing and switch is not None:
         switch(True)
-    return model
-
-
-def _best_model(prepared: Prepared, run: Path) -> nn.Module:
-    model = _model(prepared)
-    tree = torch.load(run / "checkpoints" / "best.ckpt", map_location="cpu", weights_only=True)
-    model.load_state_dict({name.removeprefix("model."): tensor for name, tensor in tree["state_dict"].items()})
     return model
 
 

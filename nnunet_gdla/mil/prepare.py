@@ -87,7 +87,7 @@ def prepare(
     cohort = load_cohort(config.data)
     split = read_split(split_file) if split_file else _drawn(config, cohort)
     audit_split(split, cohort)
-    for line in (*cohort.notes, *split_lines(split, cohort)):
+    for line in (*cohort.remarks.lines, *split_lines(split, cohort)):
         say(line)
     tables = split_tables(cohort, split)
     _learnable(cohort, tables["train"])

@@ -1,5 +1,6 @@
 """What a training leaves in its folder after every epoch, so that it can be stopped and resumed at any time."""
 
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -7,15 +8,18 @@ from typing import Any, Final
 import pandas as pd
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import nn
 
+from nnunet_gdla.damage import DAMAGE
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.mil.files import write_csv
 from nnunet_gdla.mil.gates import GATE_COLUMNS
 from nnunet_gdla.mil.module import SlideModule, gathered
 from nnunet_gdla.mil.tasks import best_epoch
 
-__all__ = ["RunState", "read_state"]
+__all__ = ["RunState", "load_best", "read_state"]
 
+_DAMAGE: Final[tuple[type[Exception], ...]] = (*DAMAGE, pickle.UnpicklingError)
 _KEY: Final = "nnunet_gdla"
 _BY_METRIC, _BY_LOSS = "best_by_metric.ckpt", "best_by_loss.ckpt"
 
@@ -123,6 +127,24 @@ def read_state(run: Path, state: RunState) -> bool:
     try:
         tree = torch.load(path, map_location="cpu", weights_only=True)
         state.load_state_dict(tree["callbacks"][_KEY])
-    except (OSError, EOFError, KeyError, RuntimeError, ValueError) as error:
+    except _DAMAGE as error:
         raise UserError(f"{path} is damaged ({type(error).__name__}); remove it to start the run again") from None
     return True
+
+
+def load_best(run: Path, model: nn.Module) -> nn.Module:
+    """Put the weights of the best epoch into a model.
+
+    Raises:
+        UserError: If they are missing or damaged.
+    """
+    path = run / "checkpoints" / "best.ckpt"
+    try:
+        tree = torch.load(path, map_location="cpu", weights_only=True)
+        model.load_state_dict({name.removeprefix("model."): tensor for name, tensor in tree["state_dict"].items()})
+    except _DAMAGE as error:
+        raise UserError(
+            f"the weights of the best epoch {path} are missing or damaged ({type(error).__name__}): remove the folder "
+            f"{path.parent} to train the run again"
+        ) from None
+    return model

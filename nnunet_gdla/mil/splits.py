@@ -150,23 +150,30 @@ def audit_split(split: Split, cohort: Cohort) -> None:
 
 
 def split_lines(split: Split, cohort: Cohort) -> list[str]:
-    """Return how many slides, patients and classes (or events) every part has, and who is in none."""
+    """Return how many slides, patients and classes (or events) every part has, and who is in none: PASS or WARN."""
     table = cohort.table.set_index("slide_id")
-    lines = []
+    lines, warnings = [], []
     for part in PARTS:
         rows = table.loc[list(getattr(split, part))]
-        line = f"{part}: {counted(len(rows), 'slide')} of {counted(rows.patient_id.nunique(), 'patient')}"
+        line = f"PASS {part}: {counted(len(rows), 'slide')} of {counted(rows.patient_id.nunique(), 'patient')}"
+        counts: dict[str, int] = {}
         if cohort.task == "classification":
-            line += "; " + ", ".join(f"{name} {(rows.label == name).sum()}" for name in cohort.classes)
+            counts = {name: int((rows.label == name).sum()) for name in cohort.classes}
+            line += "; " + ", ".join(f"{name} {count}" for name, count in counts.items())
         elif cohort.task == "survival":
-            line += f"; {int(rows.drop_duplicates('patient_id').event.sum())} events"
+            counts = {"an event": int(rows.drop_duplicates("patient_id").event.sum())}
+            line += f"; {counted(counts['an event'], 'event')}"
         lines.append(line)
+        absent = [name for name, count in counts.items() if not count]
+        if absent and len(rows) and part != "train":  # a training part without them is refused
+            what = "an event" if cohort.task == "survival" else f"label {listed(absent)}"
+            warnings.append(f"WARN {part} has no slide with {what}: what is measured by them is undefined there")
     if split.note:
-        lines.append(split.note)
+        warnings.append(f"WARN {split.note}")
     unused = sorted(set(table.index) - set(split.train) - set(split.val) - set(split.test))
     if unused:
-        lines.append(f"in no part: {counted(len(unused), 'slide')}: {listed(unused)}")
-    return lines
+        warnings.append(f"WARN in no part: {counted(len(unused), 'slide')}: {listed(unused)}")
+    return lines + warnings
 
 
 def write_split(path: str | Path, split: Split, cohort: Cohort) -> None:
@@ -198,7 +205,7 @@ def _from_file(cohort: Cohort, file: str | Path | None, *, allow_missing: bool, 
         inside = cohort.table[cohort.table.slide_id.isin(parts.train)]
         drawn = _of_patients(inside, draw_shares(inside, val_share, 0.0, seed), "")
         share = f"{val_share:g} of train validates (seed {seed})"
-        note = f"note: the split has no part val, so {share}: {counted(len(drawn.val), 'slide')}"
+        note = f"the split has no part val, so {share}: {counted(len(drawn.val), 'slide')}"
         return Split(drawn.train, drawn.val, tuple(parts.test), f"{name}, {share}", note)
     return _of_slides(parts, name)
 

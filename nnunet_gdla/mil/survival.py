@@ -104,7 +104,7 @@ def time_bin_edges(time: Vector, event: Vector, num_bins: int = 4) -> Float[Arra
     chosen = times[seen]
     if len(chosen) < num_bins:
         log.warning(
-            "%s among %s make too few for %s: bin edges are quantiles of all times",
+            "WARN %s among %s make too few for %s: bin edges are quantiles of all times",
             counted(len(chosen), "event"),
             counted(len(times), "training patient"),
             counted(num_bins, "time bin"),
@@ -112,7 +112,7 @@ def time_bin_edges(time: Vector, event: Vector, num_bins: int = 4) -> Float[Arra
         chosen = times
     edges = np.unique(np.quantile(chosen, np.linspace(0, 1, num_bins + 1)[1:-1]))
     if len(edges) < num_bins - 1:
-        log.warning("many equal times: %d of %d time bins are used", len(edges) + 1, num_bins)
+        log.warning("WARN many equal times: %d of %d time bins are used", len(edges) + 1, num_bins)
     return edges
 
 

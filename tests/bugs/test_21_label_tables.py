@@ -100,7 +100,7 @@ def test_06_labels_from_one_stay_two_classes(h5: Path, tmp_path: Path) -> None:
 def test_07_a_slide_without_label_is_left_out_by_name(h5: Path, tmp_path: Path) -> None:
     cohort = read(BASE.assign(label=[None, *LABELS[1:]]), h5, tmp_path)
     assert cohort.table.slide_id.tolist() == IDS[1:]
-    assert f"left out 1 slide without a label: {IDS[0]}" in cohort.notes
+    assert f"left out 1 slide without a label: {IDS[0]} (line 2)" in cohort.remarks.warnings
 
 
 def test_08_labels_that_differ_in_capitals_stop_and_can_be_mapped(h5: Path, tmp_path: Path) -> None:
@@ -189,7 +189,9 @@ def test_17_an_empty_table_stops(h5: Path, tmp_path: Path) -> None:
 
 def test_18_events_as_text_are_refused_unless_mapped(h5: Path, tmp_path: Path) -> None:
     table = BASE.assign(event=["Dead" if event else "Alive" for event in EVENTS])
-    with pytest.raises(UserError, match=r"event holds Alive, Dead: .*event_map, such as {Alive: .*, Dead: "):
+    with pytest.raises(
+        UserError, match=r"event holds Alive \(line 4\), Dead \(line 2\): .*event_map, such as {Alive: .*, Dead: "
+    ):
         read(table, h5, tmp_path, "survival")
     is_base(read(table, h5, tmp_path, "survival", event_map={"Dead": 1, "Alive": 0}))
     with pytest.raises(UserError, match="event holds Alive"):
@@ -200,7 +202,7 @@ def test_18_events_as_text_are_refused_unless_mapped(h5: Path, tmp_path: Path) -
 
 def test_19_events_coded_two_and_one_are_refused_unless_mapped(h5: Path, tmp_path: Path) -> None:
     table = BASE.assign(event=[1 + event for event in EVENTS])
-    with pytest.raises(UserError, match="event holds 2: "):
+    with pytest.raises(UserError, match=r"event holds 2 \(line 2\): "):
         read(table, h5, tmp_path, "survival")
     is_base(read(table, h5, tmp_path, "survival", event_map={"2": 1, "1": 0}))
 
@@ -211,7 +213,7 @@ def test_20_decimal_commas_are_understood_and_thousands_refused(h5: Path, tmp_pa
     assert f"column time: commas are decimal commas, such as {TIMES[0]},5" in cohort.notes
     with pytest.raises(UserError, match="has '1,500' a decimal comma, or thousands"):
         read(BASE.assign(time=["1,500", "1,500", *TIMES[2:]]), h5, tmp_path, "survival")
-    with pytest.raises(UserError, match=r"'1.500,5' is no number"):
+    with pytest.raises(UserError, match=r"'1.500,5' \(line 2\) is no number"):
         read(BASE.assign(time=["1.500,5", "1.500,5", *TIMES[2:]]), h5, tmp_path, "survival")
 
 
@@ -258,8 +260,12 @@ def test_27_a_clam_split_with_ids_that_look_like_numbers(h5: Path, tmp_path: Pat
 def test_times_that_cannot_be_used_are_left_out_by_name(h5: Path, tmp_path: Path) -> None:
     cohort = read(BASE.assign(time=[*TIMES[:9], 0, -3, None]), h5, tmp_path, "survival")
     assert cohort.table.slide_id.tolist() == IDS[:9]
-    assert f"left out 1 slide without a time or event: {IDS[11]}" in cohort.notes
-    assert f"left out 2 slides with a time of zero or less: {IDS[9]}, {IDS[10]}" in cohort.notes
+    event = EVENTS[11]
+    assert cohort.remarks.warnings[-2:] == [
+        f"left out 1 slide without a time or event: {IDS[11]} (line 13, time '', event '{event}')",
+        f"left out 2 slides with a time of zero or less: {IDS[9]} (line 11, time '0.0'), "
+        f"{IDS[10]} (line 12, time '-3.0')",
+    ]
 
 
 @pytest.mark.parametrize("column", ["time", "event"])

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.mil.bundle import Bundle, load_bundle, load_bundles, save_bundle
@@ -15,6 +16,7 @@ from nnunet_gdla.mil.bundle_info import BundleInfo
 from nnunet_gdla.mil.models import build_model
 from nnunet_gdla.mil.slides import Slide, read_slide
 from tests.mil.small_cohorts import write_slide
+from tests.unchecked import unchecked
 
 KWARGS = {"width": 24, "depth": 2, "num_heads": 2, "num_landmarks": 8}
 
@@ -127,6 +129,33 @@ def test_an_edited_description_is_refused(changes: dict[str, object], message: s
     with pytest.raises(UserError, match=rf"bundle\.json is damaged: {message}") as caught:
         load_bundle(tmp_path / "bundle")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("classes", [["b", "a"], ["a", "B"]], ids=["swapped", "renamed"])
+def test_other_class_names_than_those_of_the_weights_are_refused(classes: list[str], tmp_path: Path) -> None:
+    made(tmp_path / "bundle")
+    edited(tmp_path / "bundle", classes=classes)
+    message = (
+        rf"bundle\.json calls the outputs {', '.join(classes)}, the weights were saved with a, b: put the names back"
+    )
+    with pytest.raises(UserError, match=message):
+        load_bundle(tmp_path / "bundle")
+
+
+def test_weights_without_class_names_are_taken_as_described(tmp_path: Path) -> None:
+    made(tmp_path / "bundle")
+    weights = tmp_path / "bundle" / "model.safetensors"
+    save_file(load_file(weights), weights)  # as earlier versions wrote them
+    assert load_bundle(tmp_path / "bundle").info.classes == ("a", "b")
+    save_file(load_file(weights), weights, metadata={"classes": "3"})
+    with pytest.raises(UserError, match=r"cannot be loaded: the class names of model\.safetensors are no list"):
+        load_bundle(tmp_path / "bundle")
+
+
+def test_something_else_than_a_slide_is_refused(tmp_path: Path) -> None:
+    bundle = made(tmp_path / "bundle")
+    with unchecked(), pytest.raises(UserError, match=r"a ndarray is no slide; nnunet_gdla\.mil\.slides\.read_slide"):
+        bundle.predict(np.zeros((3, 16), np.float32))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pandas as pd
 import pytest
@@ -61,6 +62,35 @@ def test_all_that_is_wrong_is_in_one_report(tmp_path: Path) -> None:
     assert sorted(report.slides.slide_id) == ["fine1", "fine2", "fine3", "wide"]
 
 
+def test_errors_of_one_kind_are_one_line(tmp_path: Path) -> None:
+    write_slides(tmp_path / "h5", ["fine"])
+    line = grid(6, 1) * 512
+    for number in range(30):
+        spoiled = bag(6, 4)
+        spoiled[number % 6] = np.nan
+        write_h5(tmp_path / "h5" / f"nan{number:02d}.h5", {"coords": line, "features": spoiled})
+        write_h5(tmp_path / "h5" / f"short{number:02d}.h5", {"coords": line, "features": bag(5 - number % 2, 4)})
+        write_h5(tmp_path / "h5" / f"wide{number:02d}.h5", {"coords": line, "features": bag(6, 5 + number)})
+    lines = check_cohort(folder_cohort(tmp_path / "h5"), strict=False).lines
+    failed = [each for each in lines if each.startswith("FAIL")]
+    assert len(failed) == 7
+    names = ", ".join(f"nan{number:02d}" for number in range(1, 11))
+    assert failed[0] == (
+        f"FAIL {tmp_path / 'h5' / 'nan00.h5'}: NaN or infinite features in row 0; extract the slide again; the same in "
+        f"29 more files: {names}, ... (29 in all)"
+    )
+    assert "; the same in 29 more files: short01, " in failed[1]
+    assert failed[-1].startswith("FAIL feature width 9 and 25 others instead of 4 in 26 slides: wide04, ")
+
+
+def test_remarks_that_differ_in_numbers_alone_are_one_line(tmp_path: Path) -> None:
+    for number in range(20):
+        write_h5(tmp_path / f"s{number:02d}.h5", {"coords": grid(6, 1) * (500 + number), "features": bag(6, 4)})
+    lines = check_cohort(folder_cohort(tmp_path)).lines
+    (found,) = [line for line in lines if "is inferred" in line]
+    assert found.startswith("PASS stride 500 px is inferred from the coordinates, or alike: 20 slides: s00, s01, ")
+
+
 def test_two_encoders_are_refused_and_a_key_chooses(tmp_path: Path) -> None:
     line = grid(6, 1) * 512
     write_h5(tmp_path / "a.h5", {"coords": line, "features/uni": bag(6), "features/conch": bag(6)})
@@ -72,6 +102,15 @@ def test_two_encoders_are_refused_and_a_key_chooses(tmp_path: Path) -> None:
     assert "FAIL encoder conch instead of uni in 1 slide: c" in report.lines
     with pytest.raises(UserError, match="no features called 'uni'; feature_key can be: conch"):
         check_cohort(cohort, {"feature_key": "uni"})
+
+
+def test_files_that_do_not_name_their_encoder_among_others_that_do_are_pointed_out(tmp_path: Path) -> None:
+    write_slides(tmp_path, ["a", "b", "c"])
+    with h5py.File(tmp_path / "b.h5", "r+") as file:
+        file["features"].attrs["encoder"] = "uni"
+    lines = check_cohort(folder_cohort(tmp_path)).lines
+    assert "PASS one encoder: uni" in lines
+    assert "WARN 2 files without the encoder that others name: a, c" in lines
 
 
 def test_what_is_unusual_is_pointed_out(tmp_path: Path) -> None:

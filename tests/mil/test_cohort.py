@@ -46,6 +46,8 @@ def test_patients_from_any_column(tmp_path: Path) -> None:
     assert read_cohort(table, folder, task=None).table.patient_id.tolist() == ["1", "01"]
     with pytest.raises(UserError, match="no patient in column who for slide s2"):
         read_cohort(table, folder, task=None, patient="who")
+    with pytest.raises(UserError, match="no column 'WHO', did you mean who"):
+        read_cohort(table, folder, task=None, patient="WHO")
     with pytest.raises(UserError, match="no column 'whom', did you mean who"):
         read_cohort(table, folder, task=None, patient="whom")
 
@@ -117,13 +119,33 @@ def test_classes_that_are_numbers_are_ordered_by_value(tmp_path: Path) -> None:
 def test_none_is_a_class_and_na_is_not(tmp_path: Path) -> None:
     cohort = cohort_of(tmp_path, slide_id=["s1", "s2", "s3"], label=["None", "some", "NA"])
     assert cohort.classes == ("None", "some")
-    assert "left out 1 slide without a label: s3" in cohort.notes
+    assert "left out 1 slide without a label: s3 (line 4)" in cohort.remarks.warnings
 
 
 @pytest.mark.parametrize("time", ["12 months", "inf", "1e400", "0x10"])
 def test_times_that_are_no_numbers_are_refused(tmp_path: Path, time: str) -> None:
-    with pytest.raises(UserError, match=r"column time: .* is no number"):
+    with pytest.raises(UserError, match=r"column time: '.*' \(line 2\) is no number"):
         cohort_of(tmp_path, "survival", slide_id=["s1", "s2"], time=[time, "3"], event=[0, 1])
+
+
+def test_events_that_are_neither_0_nor_1_are_refused_with_their_lines(tmp_path: Path) -> None:
+    names = ["s1", "s2", "s3", "s4"]
+    with pytest.raises(UserError, match=r"column event holds 0\.5 \(line 3\), 2 \(line 4\): 0 \(censored\) and 1"):
+        cohort_of(tmp_path, "survival", slide_id=names, time=[1, 2, 3, 4], event=["1", "0.5", "2", "2"])
+
+
+def test_what_is_left_out_is_a_warning_and_what_is_counted_is_not(tmp_path: Path) -> None:
+    names = ["s1", "s2", "s3", "s4", "s5"]
+    times, events = ["-2", "nan", "3", "4", "0"], ["1", "1", "1", "", "0"]
+    cohort = cohort_of(tmp_path, "survival", slide_id=names, time=times, event=events)
+    assert cohort.table.slide_id.tolist() == ["s3"]
+    assert cohort.remarks.lines == [
+        f"PASS {tmp_path / 'cohort.csv'}: 1 slide of 1 patient; 1 event",
+        "WARN no patient column: every slide counts as its own patient",
+        "WARN left out 2 slides without a time or event: s2 (line 3, time 'nan', event '1'), "
+        "s4 (line 5, time '4', event '')",
+        "WARN left out 2 slides with a time of zero or less: s1 (line 2, time '-2'), s5 (line 6, time '0')",
+    ]
 
 
 @pytest.mark.parametrize(

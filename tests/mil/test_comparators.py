@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -223,6 +224,20 @@ def test_wrong_shapes_are_named(name: str) -> None:
                 model(features)
         with pytest.raises(ValueError, match="without any patch"):
             model(torch.randn(2, 3, 16), mask=torch.tensor([[True] * 3, [False] * 3]))
+
+
+@pytest.mark.parametrize("name", ["abmil", "dsmil", "transmil", "vit4", "slide_transformer"])
+def test_what_is_no_floating_point_tensor_is_named(name: str) -> None:
+    options = {"correction": "none"} if name in ("vit4", "slide_transformer") else {}
+    model = build_model(name, 16, 2, **options)
+    with unchecked():
+        with pytest.raises(TypeError, match=r"features are a numpy\.ndarray, not a torch tensor"):
+            model(np.zeros((1, 5, 16)))
+        with pytest.raises(TypeError, match=r"coords are a builtins\.list"):
+            model(torch.zeros(1, 5, 16), [[0, 0]] * 5)
+        for dtype in (torch.int64, torch.bool, torch.complex64):
+            with pytest.raises(ValueError, match=rf"features \(1, 5, 16\) {dtype} must be floating point"):
+                model(torch.zeros(1, 5, 16, dtype=dtype))
 
 
 def test_grid_vit_images_are_independent_and_everything_learns() -> None:

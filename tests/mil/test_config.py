@@ -74,11 +74,28 @@ def test_own_data_leaves_norms_and_biases_undecayed(name: str, tmp_path: Path) -
         (DATA + "model: {extra: null}\n", r"model\.extra has no value"),
         (DATA + "train: {lr: 1}\ntrain: {lr: 2}\n", "train is written twice, in lines 5 and 6: keep one"),
         (DATA + "train:\n  lr: 1\n  epochs: 2\n  lr: 1\n", "lr is written twice, in lines 6 and 8"),
-        (DATA + "split:\n  scheme: random\n", r"split\.scheme.*'paper', 'holdout'.*random"),
+        (DATA + "split:\n  scheme: random\n", r"split\.scheme is 'random'; it must be one of paper, holdout, kfold"),
+        (DATA + "train: 3\n", r"train is 3; it must be a section of lines KEY: VALUE$"),
+        (DATA + "train: {epochs: true}\n", r"train\.epochs is True; it must be a whole number$"),
+        (DATA + "train: {tensorboard: 1}\n", r"train\.tensorboard is 1; it must be true or false$"),
+        (DATA + "train: {class_weights: [a]}\n", r"train\.class_weights is \['a'\]; it must be balanced, or a list"),
+        (DATA + "train: {lr: .inf}\n", r"train\.lr is inf; it must be a finite number$"),
+        (DATA + "split: {val_share: .nan}\n", r"split\.val_share is nan; it must be a finite number$"),
+        (DATA + "split: {centre: 3}\n", r"split\.centre is 3; it must be text \(numbers in quotes\), or null$"),
+        (DATA + "model: {width: 3.2}\n", r"model\.width is 3\.2; it must be a whole number, or null$"),
+        (DATA + "model: {extra: 3}\n", r"model\.extra is 3; it must be a map$"),
+        (DATA + "found: {in_dim: x}\n", r"found\.in_dim is 'x'; it must be a whole number$"),
+        (
+            DATA + "  event_map: {dead: yes}\n",
+            r"data\.event_map is {'dead': True}; it must be a map .*, each value a whole",
+        ),
+        (DATA + "  unit: mm\n", r"data\.unit is 'mm'; it must be one of px, um, cell, or null$"),
+        (DATA + "  sample_types: 01\n", r"data\.sample_types is 1; it must be a list"),
+        (DATA.replace("h5", "[1]"), r"data\.features is \[1\]; it must be text \(numbers in quotes\), or a list"),
         (DATA + "split:\n  scheme: kfold\n  fold: 5\n", "fold 5 of 5 folds; folds are numbered from 0"),
         (DATA + "split:\n  scheme: file\n", r"name split\.file, or data\.split"),
         ("data:\n  table: a.csv\n", r"required: data\.features, data\.task"),
-        ("train: 3\n", "data"),
+        ("train: {epochs: 3}\n", "required: data"),
         ("- 1\n", "holds no settings; it must have the sections data, split, model, train"),
         ("a: b: c\n", "is no valid YAML"),
     ],
@@ -90,9 +107,24 @@ def test_mistakes_are_named(text: str, message: str, tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_a_wrong_type_in_an_override_is_named(tmp_path: Path) -> None:
+    path = written(tmp_path, DATA)
+    with pytest.raises(UserError, match=r"train\.epochs is 'x+\.\.\.; it must be a whole number$") as caught:
+        load_config(path, [f"train.epochs={'x' * 500}"])
+    assert len(str(caught.value)) < 200 + len(str(tmp_path))
+    config = load_config(path, ["train.lr=1e-4", "train.epochs='3'", "train.tensorboard='yes'"])  # text that is meant
+    assert (config.train.lr, config.train.epochs, config.train.tensorboard) == (1e-4, 3, True)
+
+
 def test_a_missing_file_lists_the_presets(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"cannot read the settings.*init NAME \(.*own_survival"):
         load_config(tmp_path / "none.yaml")
+
+
+def test_settings_in_another_encoding_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(DATA, encoding="utf-16")
+    with pytest.raises(UserError, match=r"cannot read the settings .*mine\.yaml: it is not UTF-8 text; for one"):
+        load_config(tmp_path / "mine.yaml")
 
 
 def test_paths_start_at_the_file_and_in_overrides_at_the_current_folder(

@@ -116,9 +116,28 @@ def test_check_prints_the_report(tmp_path: Path, capsys: pytest.CaptureFixture[s
     out = capsys.readouterr().out
     assert "PASS" in out
     assert "ready to fit: 14 train, 4 val, 6 test; features 16 wide; a, b" in out
+    assert all(line.startswith(("PASS ", "WARN ")) for line in out.splitlines())
     write_slide(tmp_path / "h5" / "s03.h5", np.full((30, 16), np.nan, dtype=np.float32))
     assert cli.main(["check", "--config", settings(tmp_path)]) == 1
     assert "s03" in capsys.readouterr().err
+    (tmp_path / "cohort.csv").write_text("slide_id,lable\ns00,a\n", encoding="utf-8")
+    assert cli.main(["check", "--config", settings(tmp_path)]) == 1
+    assert "check: FAIL " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["check", "fit"])
+def test_times_that_are_left_out_are_named_before_a_training(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_cohort(tmp_path, "survival")
+    table = pd.read_csv(tmp_path / "cohort.csv")
+    table.loc[[3, 5], "time"] = [-4.0, np.nan]
+    table.to_csv(tmp_path / "cohort.csv", index=False)
+    argv = ["--out", str(tmp_path / "run")] if command == "fit" else []
+    assert cli.main([command, "--config", settings(tmp_path, "survival"), *argv]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "WARN left out 1 slide without a time or event: s05 (line 7, time '', event '0')" in lines
+    assert "WARN left out 1 slide with a time of zero or less: s03 (line 5, time '-4.0')" in lines
 
 
 def test_fit_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ from PIL import Image
 
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.mil import figures, report_curves
-from nnunet_gdla.mil.figures import number
+from nnunet_gdla.mil.figures import canvas, number, save
 from nnunet_gdla.mil.report import write_figures
 from nnunet_gdla.mil.report_classification import draw_confusion, draw_reliability, draw_roc_pr, scored
 from nnunet_gdla.mil.report_survival import draw_kaplan_meier, draw_risk
@@ -182,3 +182,9 @@ def test_unreadable_files_are_named(tmp_path: Path) -> None:
     (run / "metrics_test.json").write_text("{")
     with pytest.raises(UserError, match=r"metrics_test.json is not valid JSON"):
         write_figures(run)
+
+
+def test_a_name_in_a_script_that_the_font_lacks_is_drawn_without_a_word(tmp_path: Path) -> None:
+    figure, (axes,) = canvas(1, 1)
+    axes.set_title("日本")
+    assert save(figure, tmp_path / "a.png").is_file()

@@ -1,5 +1,6 @@
 """An interrupted run, resumed, ends where an uninterrupted one ends: same curve, same weights, bit for bit."""
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -107,9 +108,31 @@ def test_a_damaged_checkpoint_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         fit(small_config(tmp_path, "classification"), run=tmp_path / "run", callbacks=[CtrlC(1, 0)])
     checkpoint = tmp_path / "run" / "checkpoints" / "last.ckpt"
-    checkpoint.write_bytes(checkpoint.read_bytes()[:1000])
-    with pytest.raises(UserError, match=r"last\.ckpt is damaged .*; remove it to start the run again"):
-        fit(small_config(tmp_path, "classification"), run=tmp_path / "run", resume=True)
+    for damaged in (checkpoint.read_bytes()[:1000], b"x"):
+        checkpoint.write_bytes(damaged)
+        with pytest.raises(UserError, match=r"last\.ckpt is damaged .*; remove it to start the run again"):
+            fit(small_config(tmp_path, "classification"), run=tmp_path / "run", resume=True)
+
+
+@pytest.mark.parametrize("damage", [b"x", None], ids=["damaged", "missing"])
+def test_damaged_weights_of_the_best_epoch_are_one_sentence_with_the_way_out(
+    tmp_path: Path, damage: bytes | None
+) -> None:
+    make_cohort(tmp_path, "classification")
+    config, run = small_config(tmp_path, "classification", epochs=1), tmp_path / "run"
+    fit(config, run=run)
+    (run / "summary.txt").unlink()
+    best = run / "checkpoints" / "best.ckpt"
+    best.unlink()
+    if damage is not None:
+        best.write_bytes(damage)
+    with pytest.raises(
+        UserError, match=r"best\.ckpt are missing or damaged .*: remove the folder .*checkpoints to train"
+    ):
+        fit(config, run=run, resume=True)
+    shutil.rmtree(run / "checkpoints")
+    fit(config, run=run, resume=True)
+    assert (run / "summary.txt").is_file()
 
 
 def test_what_is_no_run_cannot_be_resumed(tmp_path: Path) -> None:

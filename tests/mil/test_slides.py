@@ -122,7 +122,7 @@ def test_tensor_files(tmp_path: Path) -> None:
     )
     for content, message in (
         ({"a": 1}, "holds a dict"),
-        (torch.ones(3, dtype=torch.int64), "expected a floating point tensor"),
+        (torch.ones(3, dtype=torch.int64), "is int64; features are floating point"),
         (torch.full((2, 2), torch.nan), "NaN or infinite features in row 0, 1"),
         (torch.ones(3), "one vector for the slide"),
     ):

@@ -6,12 +6,14 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+import torch
 
 from nnunet_gdla.errors import UserError
-from nnunet_gdla.mil.slides import read_slide
+from nnunet_gdla.mil.slides import Slide, read_slide
 from nnunet_gdla.mil.slides.inspect import inspect_slide
 from nnunet_gdla.mil.slides.slide import ReadOptions
-from tests.mil.slide_files import bag, grid, write_h5
+from tests.mil.slide_files import Array, bag, grid, write_h5
+from tests.unchecked import unchecked
 
 XY = grid() * 512 + [1024, 2560]
 
@@ -110,14 +112,78 @@ def test_several_encoders_need_a_key_and_are_listed(tmp_path: Path) -> None:
         ({"features": bag(30)[:29]}, r"features \(29, 8\) and coords \(30, 2\) differ.*29 and 30"),
         ({"features": bag(30)[None, None]}, r"has shape \(1, 1, 30, 8\); needed is"),
         ({"features": bag(60).reshape(2, 30, 8)}, r"has shape \(2, 30, 8\); needed is"),
-        ({"features": bag(30).astype(int)}, "features is int64, expected floating point"),
+        ({"features": bag(30)[:, :, None]}, r"has shape \(30, 8, 1\); needed is"),
+        ({"features": np.float32(3)}, r"has shape \(\); needed is"),
+        ({"features": h5py.Empty("f4")}, r"a\.h5: features is empty; extract"),
         ({"coords": XY[:, :1]}, r"coords \(30, 1\) int64 are no \(N, 2 or more\) numbers"),
         ({"coords": np.where(XY == 1024, np.nan, XY)}, r"coords of row 0 are \[nan, 2560.0\]"),
+        ({"coords": XY * 1e300}, r"coords of row 0 are \[1.024e\+303, .*\], expected finite numbers"),
+        ({"coords": XY.astype(np.uint64) + np.uint64(2**63)}, "coords of row 0 are .* expected finite numbers"),
+        ({"coords": np.int64(3)}, r"coords \(\) int64 are no \(N, 2 or more\) numbers"),
+        ({"coords": h5py.Empty("f4")}, r"coords \(\) float32 are no"),
     ],
 )
 def test_shapes_that_do_not_fit_are_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         read_slide(clam(tmp_path, **changes))
+
+
+@pytest.mark.parametrize(
+    ("features", "named"),
+    [
+        (bag(30).astype(int), "int64"),
+        (np.ones((30, 8), np.uint8), "uint8"),
+        (bag(30) > 0, "bool"),
+        (bag(30).astype(complex), "complex128"),
+        (np.full((30, 8), b"0.5"), "text, or rows of unequal length"),
+    ],
+)
+def test_features_that_are_no_floating_point_numbers_are_refused_alike_everywhere(
+    tmp_path: Path, features: Array, named: str
+) -> None:
+    path = clam(tmp_path, features=features)
+    with pytest.raises(UserError, match=rf"a\.h5: features \(30, 8\) is {named}; features are floating") as caught:
+        read_slide(path)
+    assert inspect_slide(path, ReadOptions()).error == str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "message"),
+    [
+        (torch.ones(5, 3, dtype=torch.int32), r"the tensor \(5, 3\) is int32; features are floating"),
+        (torch.ones(5, 3) > 0, "is bool; features are"),
+        (torch.ones(5, 3, dtype=torch.complex64), "is complex64; features are"),
+        (torch.ones(5), r"\(5,\) is one vector"),
+        (torch.ones(5, 3, 1), r"has shape \(5, 3, 1\)"),
+        (torch.ones(0, 3), "holds no patches"),
+        (torch.ones(5, 3, device="meta"), "is float32 without values"),
+        ({"features": torch.ones(5, 3)}, "holds a dict, expected"),
+        (np.ones((5, 3)), "is no readable tensor file: it holds something else than tensors"),
+    ],
+)
+def test_tensor_files_that_hold_no_patches_are_refused(tmp_path: Path, tensor: object, message: str) -> None:
+    torch.save(tensor, tmp_path / "a.pt")
+    with pytest.raises(UserError, match=message) as caught:
+        read_slide(tmp_path / "a.pt", need_coords=False)
+    assert str(caught.value).startswith(str(tmp_path / "a.pt"))
+
+
+@pytest.mark.parametrize(
+    ("features", "coords", "message"),
+    [
+        (bag(30), None, r"slide s: features are a numpy.ndarray \(30, 8\), needed is a torch tensor .*from_numpy"),
+        ([[1.0]], None, "features are a builtins.list, needed"),
+        (torch.ones(30, 8, dtype=torch.int64), None, r"features \(30, 8\) are torch.int64, needed are floating"),
+        (torch.ones(1, 30, 8), None, r"features have shape \(1, 30, 8\), needed"),
+        (torch.ones(0, 8), None, r"features have shape \(0, 8\), needed"),
+        (torch.ones(30, 8), XY, r"coords are a numpy.ndarray \(30, 2\)"),
+        (torch.ones(30, 8), torch.ones(29, 2), r"coords \(29, 2\) are no x and y for each row of features \(30, 8\)"),
+    ],
+)
+def test_a_slide_made_by_hand_holds_tensors(features: Any, coords: Any, message: str) -> None:  # noqa: ANN401
+    with unchecked(), pytest.raises(UserError, match=message):
+        Slide("s", features, coords, 512.0, "px", Path("s.h5"), "features")
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -161,6 +227,29 @@ def test_files_that_are_no_hdf5_are_one_sentence(tmp_path: Path) -> None:
             read_slide(path)
     with pytest.raises(UserError, match="no such file"):
         read_slide(tmp_path / "nowhere.h5")
+    for name in ("folder.h5", "folder.pt"):
+        (tmp_path / name).mkdir()
+        with pytest.raises(UserError, match=rf"{name} is a folder, not a file"):
+            read_slide(tmp_path / name, need_coords=False)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "message"),
+    [
+        ({"patch_size_level0": 512, "overlap": 256, "patch_size": 0}, "512 less overlap 256 of 0 is no distance"),
+        ({"patch_size_level0": 512, "overlap": 512, "patch_size": 512}, "512 less overlap 512 of 512 is no distance"),
+        ({"patch_size_level0": 0}, "attribute patch_size_level0 0 is no distance; give stride="),
+        ({"patch_size_level0": np.nan}, "attribute patch_size_level0 nan is no distance"),
+        ({"patch_size_level0": "wide"}, "attribute patch_size_level0 is 'wide', expected one number"),
+    ],
+)
+def test_attributes_that_state_no_distance_are_refused(
+    tmp_path: Path, attributes: dict[str, Any], message: str
+) -> None:
+    path = write_h5(tmp_path / "a.h5", {"coords": XY, "features": bag(30)}, on_coords=attributes)
+    with pytest.raises(UserError, match=message):
+        read_slide(path)
+    assert read_slide(path, stride=512).stride == 512
 
 
 def test_coordinates_can_be_missing_only_where_they_are_not_needed(tmp_path: Path) -> None:

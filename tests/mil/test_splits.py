@@ -178,8 +178,16 @@ def test_own_splits_in_every_form(tmp_path: Path, form: str) -> None:
     split = make_splits(c, "file", file=None if form == "column" else path)
     assert [sorted(part) for part in split[:3]] == list(OWN.values())
     lines = split_lines(split, c)
-    assert lines[0].startswith("train: 2 slides of 2 patients; c0 1, c1 0, c2 1")
-    assert lines[-1].startswith("in no part: 84 slides: ")
+    assert lines[0].startswith("PASS train: 2 slides of 2 patients; c0 1, c1 0, c2 1")
+    assert lines[-1].startswith("WARN in no part: 84 slides: ")
+
+
+def test_a_part_that_lacks_a_class_is_pointed_out() -> None:
+    c = cohort()
+    first, second = c.table.slide_id[c.table.label == "c0"].tolist(), c.table.slide_id[c.table.label == "c1"].tolist()
+    split = Split((*first[4:], *second), tuple(first[:4]), ())
+    val = f"WARN val has no slide with label {', '.join(c.classes[1:])}: what is measured by them is undefined there"
+    assert [line for line in split_lines(split, c) if " no slide " in line] == [val]
 
 
 def test_own_splits_without_validation_draw_it_from_training(tmp_path: Path) -> None:
@@ -191,7 +199,7 @@ def test_own_splits_without_validation_draw_it_from_training(tmp_path: Path) -> 
     assert len(val) == 6
     assert len(train) == 44
     assert "0.1 of train validates" in split.name
-    assert "note: the split has no part val, so 0.1 of train validates (seed 2): 10 slides" in split_lines(split, c)
+    assert "WARN the split has no part val, so 0.1 of train validates (seed 2): 10 slides" in split_lines(split, c)
 
 
 @pytest.mark.parametrize(

@@ -141,6 +141,35 @@ def test_undefined_resamples_are_left_out_and_counted() -> None:
     assert 0 <= interval.low < interval.high <= 1
 
 
+def _rare_class() -> pd.DataFrame:
+    """Three classes, all predicted right; the third has two patients."""
+    names = np.array(["a", "b", "rare"])
+    numbers = np.array([0] * 14 + [1] * 14 + [2] * 2)
+    table = pd.DataFrame(np.eye(3)[numbers] * 0.8 + 0.1, columns=[f"prob_{name}" for name in names])
+    return table.assign(label=names[numbers], patient_id=[f"p{i}" for i in range(30)])
+
+
+@pytest.mark.parametrize("metric", ["macro_recall", "macro_precision", "macro_f1", "auc", "auprc", "balanced_accuracy"])
+def test_a_class_that_is_not_drawn_says_nothing_about_the_model(metric: str) -> None:
+    """A model without a mistake: 13 % of the resamples miss the rare class, and none of them is a worse model."""
+    classes = ("a", "b", "rare")
+    table = _rare_class()
+    three = functools.partial(classification_table_metrics, classes=classes)
+    interval = bootstrap_intervals(table, three, n=200)[metric]
+    assert ((interval.low, interval.high), interval.undefined) == ((1.0, 1.0), 0)
+    worse = table.assign(prob_a=table["prob_rare"], prob_rare=table["prob_a"])  # a and rare are mixed up
+    difference = paired_bootstrap(table, worse, three, n=200)[metric]
+    assert difference.undefined == 0
+    assert 0 < difference.low <= difference.difference <= difference.high
+
+
+def test_a_class_that_nobody_has_counts_as_in_the_metric_itself() -> None:
+    four = functools.partial(classification_table_metrics, classes=("a", "b", "never", "rare"))
+    found = bootstrap_intervals(_rare_class().assign(prob_never=0.0), four, n=100)
+    assert tuple(found["macro_recall"]) == (2 / 3, 0.75)  # 3 of 4 classes, or 2 of 3 without the rare one
+    assert np.isnan([*found["auc"]]).all()
+
+
 def test_undefined_metric_has_no_interval() -> None:
     table = _classified(10)
     table["label"] = "negative"

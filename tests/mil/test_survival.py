@@ -144,7 +144,7 @@ def test_fewer_events_than_bins_are_told(caplog: pytest.LogCaptureFixture) -> No
         edges = time_bin_edges(time, np.arange(80) < 3)
     np.testing.assert_array_equal(edges, np.quantile(time, [0.25, 0.5, 0.75]))
     assert [record.message for record in caplog.records] == [
-        "3 events among 80 training patients make too few for 4 time bins: bin edges are quantiles of all times"
+        "WARN 3 events among 80 training patients make too few for 4 time bins: bin edges are quantiles of all times"
     ]
 
 

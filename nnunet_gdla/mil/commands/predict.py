@@ -30,8 +30,8 @@ def run(args: argparse.Namespace) -> int:
     if args.feature_key:
         bundle = dataclasses.replace(bundle, info=dataclasses.replace(bundle.info, feature_key=args.feature_key))
     cohort = folder_cohort(Path(features))
-    for note in cohort.notes:
-        say(note)
+    for line in cohort.remarks.lines:
+        say(line)
     predictions = predict_table(bundle, cohort.table, workers=args.workers, progress=bar_wanted())
     info = bundle.info
     if info.task == "classification":

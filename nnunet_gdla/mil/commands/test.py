@@ -38,8 +38,8 @@ def run(args: argparse.Namespace) -> int:
         label_map=mapping(args.label_map, "--label-map", str),
         classes=bundle.info.classes or None,
     )
-    for note in cohort.notes:
-        say(note)
+    for line in cohort.remarks.lines:
+        say(line)
     predictions = predict_table(bundle, cohort.table, workers=args.workers, progress=bar_wanted())
     metrics = evaluate(predictions, bundle.info, bootstrap=args.bootstrap)
     out.mkdir(parents=True, exist_ok=True)

@@ -63,7 +63,20 @@ def cut_graph(graph: NeighbourGraph, keep: Bool[Tensor, " N"]) -> NeighbourGraph
 
 
 def check_bag(features: Tensor, coords: Tensor | None, mask: Tensor | None, in_dim: int) -> None:
-    """Raise a ValueError that shows the shapes unless features (B,N,D), coords (B,N,2) and mask (B,N) fit."""
+    """Raise an error that shows the shapes unless features (B,N,D), coords (B,N,2) and mask (B,N) fit.
+
+    Raises:
+        TypeError: If features, coords or mask are no tensors.
+        ValueError: If their shapes or dtypes do not fit.
+    """
+    for name, value in (("features", features), ("coords", coords), ("mask", mask)):
+        if value is not None and not isinstance(value, Tensor):
+            kind = type(value)
+            raise TypeError(
+                f"{name} are a {kind.__module__}.{kind.__qualname__}, not a torch tensor; convert them first"
+            )
+    if not features.is_floating_point():
+        raise ValueError(f"features {tuple(features.shape)} {features.dtype} must be floating point numbers")
     if features.ndim != 3 or features.shape[-1] != in_dim:
         raise ValueError(
             f"features {tuple(features.shape)} must be (batch, patches, {in_dim}), the width of this model"

@@ -139,7 +139,7 @@ def _tool(file: h5py.File, key: str, coords: h5py.Dataset | None, attributes: Ma
         return "other"
     if "patch_size_level0" in attributes:
         return "trident"
-    return "wsinfer" if coords is not None and coords.shape[-1] == 4 else "clam"
+    return "wsinfer" if coords is not None and (coords.shape or ())[-1:] == (4,) else "clam"
 
 
 def _datasets(group: h5py.Group) -> Iterator[tuple[str, h5py.Dataset]]:

@@ -24,6 +24,8 @@ __all__ = ["Placing", "place"]
 
 # A stated stride may differ by this much (relative) from the one seen in the coordinates.
 TOLERANCE: Final = 0.02
+# No slide is wider, in whatever unit; beyond 2^53 float64 tells neighbouring pixels apart no longer.
+LARGEST_COORDINATE: Final = 1e12
 # Pairs that must speak for another stride before a stated one is doubted.
 ENOUGH_EVIDENCE: Final = 5
 # Slides of so many patches must have this share of them beside another one.
@@ -76,9 +78,13 @@ def place(array: NDArray[np.generic], layout: Layout, path: Path, options: ReadO
         UserError: If coordinates are not finite, attributes contradict them, or hardly any patch has a neighbour.
     """
     xy = array[:, :2].astype(np.float64)
-    if not np.isfinite(xy).all():
-        row = int(np.flatnonzero(~np.isfinite(xy).all(1))[0])
-        raise UserError(f"{path}: coords of row {row} are {xy[row].tolist()}, expected finite numbers")
+    usable = (np.abs(xy) <= LARGEST_COORDINATE).all(1)  # False for NaN
+    if not usable.all():
+        row = int(np.flatnonzero(~usable)[0])
+        raise UserError(
+            f"{path}: coords of row {row} are {xy[row].tolist()}, expected finite numbers (up to "
+            f"{LARGEST_COORDINATE:.0e}); extract the slide again"
+        )
     remarks = _Remarks(path, strict=options.need_coords)
     seen = estimate_stride(xy)
     unit = _unit(layout, seen, path, options)
@@ -137,8 +143,8 @@ def _stated(layout: Layout, unit: Unit, path: Path) -> _Stated | None:
         patch = number(layout.attributes, "patch_size", path)
         if patch is None:
             return None
-        size *= 1 - overlap / patch
         words += f" less overlap {overlap:g} of {patch:g}"
+        size = size * (1 - overlap / patch) if patch else 0.0
     if not 0 < size < float("inf"):
         raise UserError(f"{path}: {words} is no distance; give stride= to set it aside")
     return _Stated(size, words)
@@ -152,7 +158,7 @@ def _hint(array: NDArray[Any], layout: Layout, path: Path) -> float | None:
     size = number(layout.attributes, "patch_size", path)
     level = number(layout.attributes, "patch_level", path)
     down = 1.0 if level == 0 else number(layout.attributes, "downsample", path) if level else None
-    return size * down if size and down else None
+    return size * down if size and down and 0 < size * down < float("inf") else None
 
 
 def _stride(

@@ -34,6 +34,8 @@ __all__ = [
 # Rows that are read and checked at once.
 ROWS_AT_ONCE: Final = 8192
 NAMED_ROWS: Final = 5
+# Whole numbers are refused and not converted: they are quantised features whose scale is elsewhere, or no features.
+NEEDED_TYPE: Final = "features are floating point numbers: store them as float16 or float32"
 
 
 def read_slide(
@@ -80,7 +82,7 @@ def open_file(path: Path) -> h5py.File:
         UserError: If it is not there, not HDF5, or cut short.
     """
     if not path.is_file():
-        raise UserError(f"no such file: {path}")
+        raise UserError(f"{path} is a folder, not a file" if path.is_dir() else f"no such file: {path}")
     try:
         return h5py.File(path, "r")
     except OSError as error:
@@ -158,9 +160,10 @@ def feature_chunks(layout: Layout, path: Path) -> Iterator[tuple[int, Tensor]]:
 
 
 def as_features(array: NDArray[Any]) -> Tensor:
-    """Return float16 and float32 as they are, wider ones as float32."""
+    """Return float16 and float32 as they are, wider ones as float32 (infinite where that holds no such number)."""
     native = array.astype(array.dtype.newbyteorder("="), copy=False)
-    return torch.from_numpy(native if native.dtype in (np.float16, np.float32) else native.astype(np.float32))
+    with np.errstate(over="ignore"):
+        return torch.from_numpy(native if native.dtype in (np.float16, np.float32) else native.astype(np.float32))
 
 
 def refuse_not_finite(features: Tensor, path: Path, start: int = 0) -> None:
@@ -181,16 +184,22 @@ def feature_shape(layout: Layout, path: Path) -> tuple[int, int]:
     """
     data = layout.features
     if data.dtype.kind != "f":
-        raise UserError(f"{path}: {layout.feature_key} is {data.dtype}, expected floating point features")
+        kind = "text, or rows of unequal length" if data.dtype.kind in "OSU" else str(data.dtype)
+        raise UserError(
+            f"{path}: {layout.feature_key} {data.shape} is {kind}; {NEEDED_TYPE}, or name the data set that "
+            "holds them by feature_key"
+        )
     return bag_shape(data.shape, layout.feature_key, path)
 
 
-def bag_shape(shape: tuple[int, ...], name: str, path: Path) -> tuple[int, int]:
+def bag_shape(shape: tuple[int, ...] | None, name: str, path: Path) -> tuple[int, int]:
     """Return patches and width of features (N, D) or (1, N, D).
 
     Raises:
         UserError: For any other shape, and for an empty bag.
     """
+    if shape is None:  # HDF5 can store a data set without a shape
+        raise UserError(f"{path}: {name} is empty; extract the slide again")
     if len(shape) == 1:
         raise UserError(f"{path}: {name} {shape} is one vector for the slide; needed is one per patch, (N, D)")
     if len(shape) == 3 and shape[0] == 1:
@@ -203,13 +212,13 @@ def bag_shape(shape: tuple[int, ...], name: str, path: Path) -> tuple[int, int]:
 
 
 def _coordinates(data: h5py.Dataset, path: Path) -> NDArray[np.generic]:
+    shape: tuple[int, ...] = data.shape or ()  # None: a data set without values
+    shape = shape[1:] if len(shape) == 3 and shape[0] == 1 else shape
+    if len(shape) != 2 or shape[1] < 2 or data.dtype.kind not in "iuf":
+        raise UserError(f"{path}: coords {data.shape or ()} {data.dtype} are no (N, 2 or more) numbers")
     with readable(path, "coords"):
         array: NDArray[Any] = data[()]
-    if array.ndim == 3 and array.shape[0] == 1:
-        array = array[0]
-    if array.ndim != 2 or array.shape[1] < 2 or array.dtype.kind not in "iuf":
-        raise UserError(f"{path}: coords {data.shape} {data.dtype} are no (N, 2 or more) numbers")
-    return array
+    return array.reshape(shape)
 
 
 def _without_coords(rows: int, options: ReadOptions) -> Placing:
@@ -242,7 +251,7 @@ def _slide(path: Path, features: Tensor, placing: Placing, layout: Layout) -> Sl
 
 def _read_tensor_file(path: Path, options: ReadOptions) -> Slide:
     if not path.is_file():
-        raise UserError(f"no such file: {path}")
+        raise UserError(f"{path} is a folder, not a file" if path.is_dir() else f"no such file: {path}")
     if options.need_coords:
         raise UserError(
             f"{path} has no coordinates; give the .h5 file of the slide (CLAM: folder h5_files), or a model that "
@@ -251,9 +260,16 @@ def _read_tensor_file(path: Path, options: ReadOptions) -> Slide:
     try:
         tensor = torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, ValueError, EOFError, KeyError, pickle.UnpicklingError) as error:
-        raise UserError(f"{path} is no readable tensor file: {str(error).splitlines()[0]}") from None
-    if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
+        what = str(error).splitlines()[0] if str(error) else type(error).__name__
+        if "weights only load" in what.lower():  # a page of advice about trust
+            what = "it holds something else than tensors, or is damaged"
+        raise UserError(f"{path} is no readable tensor file: {what}") from None
+    if not isinstance(tensor, Tensor):
         raise UserError(f"{path} holds a {type(tensor).__name__}, expected a floating point tensor (N, D)")
+    if not tensor.is_floating_point() or tensor.layout != torch.strided or tensor.is_meta:
+        kind = str(tensor.dtype).removeprefix("torch.") + ("" if tensor.layout == torch.strided else " and sparse")
+        kind = f"{kind} without values" if tensor.is_meta else kind
+        raise UserError(f"{path}: the tensor {tuple(tensor.shape)} is {kind}; {NEEDED_TYPE}, in a dense tensor")
     rows, width = bag_shape(tuple(tensor.shape), "the tensor", path)
     features = tensor.detach().reshape(rows, width)
     features = features if features.dtype in (torch.float16, torch.float32) else features.float()

@@ -48,6 +48,33 @@ class Slide:
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        _check_tensor(self.slide_id, "features", self.features, ("patches", "width"))
+        if not self.features.is_floating_point():
+            raise UserError(
+                f"slide {self.slide_id}: features {tuple(self.features.shape)} are {self.features.dtype}, needed are "
+                "floating point numbers (float16 or float32)"
+            )
+        if self.coords is None:
+            return
+        _check_tensor(self.slide_id, "coords", self.coords, ("patches", "2"))
+        if self.coords.shape != (len(self.features), 2):
+            raise UserError(
+                f"slide {self.slide_id}: coords {tuple(self.coords.shape)} are no x and y for each row of features "
+                f"{tuple(self.features.shape)}"
+            )
+
+
+def _check_tensor(slide_id: str, name: str, value: object, axes: tuple[str, str]) -> None:
+    """Raise unless it is a tensor with these axes; what is often handed over instead is named."""
+    wanted = f"needed is a torch tensor ({', '.join(axes)})"
+    if not isinstance(value, Tensor):
+        shape = getattr(value, "shape", None)
+        what = f"{type(value).__module__}.{type(value).__qualname__}" + ("" if shape is None else f" {tuple(shape)}")
+        raise UserError(f"slide {slide_id}: {name} are a {what}, {wanted}: torch.from_numpy makes one of an array")
+    if value.ndim != 2 or 0 in value.shape:
+        raise UserError(f"slide {slide_id}: {name} have shape {tuple(value.shape)}, {wanted}")
+
 
 @dataclass(frozen=True)
 class ReadOptions:
