@@ -44,6 +44,10 @@ class GatedSRP(nn.Module):
         """Return the names of the parameters that must not be decayed."""
         return {f"gate.{name}" for name in self.gate.no_weight_decay()}
 
+    def is_identity(self) -> bool:
+        """Whether outputs are returned as they are, whatever they are."""
+        return type(self.gate) is RedundancyGate and self.gate.is_closed()
+
     def forward(
         self,
         y: Float[Tensor, "B H L D"],
@@ -123,6 +127,10 @@ class FixedSRP(nn.Module):
     def no_weight_decay(self) -> set[str]:
         """Return the names of the parameters that must not be decayed."""
         return {name for name, _ in self.named_parameters()}
+
+    def is_identity(self) -> bool:
+        """Whether outputs are returned as they are, whatever they are."""
+        return not bool(self.beta.any())
 
     def forward(
         self,

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nnunet_gdla.layers._gate_parts import head_part, token_part
+from nnunet_gdla.layers.untouched import is_untouched
 from nnunet_gdla.ops._checks import without_autocast
 
 __all__ = ["Bound", "Factorisation", "GateInit", "Parameterisation", "RedundancyGate", "TokenFeatures"]
@@ -155,6 +156,14 @@ class RedundancyGate(nn.Module):
     def no_weight_decay(self) -> set[str]:
         """Return the names of the parameters that must not be decayed: all biases."""
         return {name for name, _ in self.named_parameters() if name.endswith("bias")}
+
+    def is_closed(self) -> bool:
+        """Whether beta is zero whatever the input: a symmetric bound, and all outputs still at their zero start."""
+        if type(self) is not RedundancyGate or not is_untouched(self.token_out):
+            return False  # what somebody has put in place of a part may do anything
+        token_out = () if self.token_out is None else (self.token_out.weight, self.token_out.bias)
+        outputs = (*token_out, self.head_weight, self.head_bias, self.layer_bias)
+        return self.bound != "sigmoid01" and not any(bool(part.any()) for part in outputs if part is not None)
 
     def forward(
         self,

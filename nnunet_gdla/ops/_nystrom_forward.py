@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nnunet_gdla.ops._memory import steady_heap
-from nnunet_gdla.ops._nystrom_rows import Mixing, Summary, chunks, longest, mix_rows, summarise
+from nnunet_gdla.ops._nystrom_rows import Mixing, Summary, chunks, longest, mix_rows, soften_rows, summarise
 from nnunet_gdla.ops.nystrom import PinvInit, landmark_inverse, segment_means
 
 __all__ = ["Elements", "Kept", "LayerWeights", "Maps", "Sizes", "attend", "landmark_maps", "value_part"]
@@ -98,16 +98,17 @@ class Elements:
         self.exponentials, self.softmax = (x.new_empty(kept) if keep else None for _ in range(2))
         self.summaries: list[Summary] = []
 
-    def mixer(self, b: int, values: Tensor | None = None) -> Callable[[slice, Tensor], Tensor]:
-        """Summarise element b and return what writes the mixed rows of a chunk to the begin of a buffer (n, C).
-
-        The values are written to `values` (L, C), where these are wanted.
-        """
+    def mixing(self, b: int, values: Tensor | None = None) -> Mixing:
+        """Summarise element b, and return what its rows are mixed by; the values are written to `values` (L, C)."""
         kept, maps = None if self.exponentials is None else self.exponentials[b], self.maps
         given = (self.x[b], maps.key[b], value_part(self.weights), self.sizes.heads, kept, values)
-        summary = summarise(*given, by_tokens=kept is not None)
+        summary = summarise(*given, by_tokens=values is None or kept is not None)
         self.summaries.append(summary)
-        mixing = Mixing(maps.query[b], maps.bias[b], maps.inverse[b] @ summary.values)
+        return Mixing(maps.query[b], maps.bias[b], maps.inverse[b] @ summary.values)
+
+    def mixer(self, b: int, values: Tensor | None = None) -> Callable[[slice, Tensor], Tensor]:
+        """As `mixing`, and return what writes the mixed rows of a chunk to the begin of a buffer (n, C)."""
+        mixing = self.mixing(b, values)
         at_once = longest(chunks(*self.x.shape[1:]))
         scores, softmax = (self.x.new_empty(at_once, len(mixing.query)) for _ in range(2))
 
@@ -128,7 +129,9 @@ class Elements:
 
 def attend(x: Tensor, weights: LayerWeights, sizes: Sizes, *, keep: bool) -> tuple[Tensor, Kept | None]:
     """Run the layer without a correction."""
-    out, elements, cuts = torch.empty_like(x), Elements(x, weights, sizes, keep=keep), chunks(*x.shape[1:])
+    if not keep:
+        return _attend_only(x, weights, sizes), None
+    out, elements, cuts = torch.empty_like(x), Elements(x, weights, sizes, keep=True), chunks(*x.shape[1:])
     y = x.new_empty(longest(cuts), x.shape[-1])
     for b in range(len(x)):
         mix = elements.mixer(b)
@@ -136,3 +139,17 @@ def attend(x: Tensor, weights: LayerWeights, sizes: Sizes, *, keep: bool) -> tup
             y_nC = mix(cut, y)
             torch.addmm(weights.out_bias, y_nC, weights.out.T, out=out[b, cut])
     return out, elements.kept()
+
+
+def _attend_only(x: Tensor, weights: LayerWeights, sizes: Sizes) -> Tensor:
+    """Mix rows and project them in one product: what the landmarks say is projected beforehand."""
+    out, elements, cuts = torch.empty_like(x), Elements(x, weights, sizes, keep=False), chunks(*x.shape[1:])
+    scores, softmax = (x.new_empty(longest(cuts), sizes.heads * sizes.landmarks) for _ in range(2))
+    of_head_HCD = weights.out.unflatten(1, (sizes.heads, -1)).transpose(0, 1)
+    for b in range(len(x)):
+        mixing = elements.mixing(b)
+        said_SC = (mixing.values @ of_head_HCD.mT).flatten(0, 1)
+        for cut in cuts:
+            soft_nS = soften_rows(x[b, cut], mixing, scores, softmax[: cut.stop - cut.start])
+            torch.addmm(weights.out_bias, soft_nS, said_SC, out=out[b, cut])
+    return out

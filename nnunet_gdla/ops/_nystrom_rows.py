@@ -19,6 +19,7 @@ __all__ = [
     "grad_of_summary",
     "longest",
     "mix_rows",
+    "soften_rows",
     "summarise",
 ]
 
@@ -175,10 +176,17 @@ def mix_rows(x_nC: Tensor, mixing: Mixing, scores: Tensor, softmax: Tensor, out:
         softmax: (n, S), is written.
         out: (n, C), is written.
     """
+    heads = len(mixing.values)
+    soft_nS = soften_rows(x_nC, mixing, scores, softmax)
+    _joined(torch.bmm(_heads(soft_nS, heads), mixing.values), out=out)
+
+
+def soften_rows(x_nC: Tensor, mixing: Mixing, scores: Tensor, softmax: Tensor) -> Tensor:
+    """The first half of `mix_rows`."""
     heads, here = len(mixing.values), scores[: len(x_nC)]
     torch.addmm(mixing.bias, x_nC, mixing.query.T, out=here)
     torch.softmax(here.unflatten(-1, (heads, -1)), -1, out=softmax.unflatten(-1, (heads, -1)))
-    _joined(torch.bmm(_heads(softmax, heads), mixing.values), out=out)
+    return softmax
 
 
 def grad_of_mixing(

@@ -78,10 +78,11 @@ def nystrom_layer(
     Raises:
         ValueError: If an option is unknown or sizes do not fit.
 
-    Numerics: in the dtype of `x`, float32 or float64. Without coefficients other than zero the bits of the same layer
-        without correction.
-    Cost: 2 C (C + S + D) products a token instead of 4 C (C + R); a few rows at a time. Kept for backward beside the
-        input: the two softmaxes, and with a correction two numbers a patch and head; values are projected anew.
+    Numerics: in the dtype of `x`, float32 or float64. Where gradients follow, coefficients that are all zero give the
+        bits of the same layer without correction.
+    Cost: 4 C S products a token forward (S = C with 64 landmarks for heads of 64 channels), 8 C S backward, a few rows
+        at a time; a correction adds C C and some C D in each. Kept for backward beside the input: the two softmaxes,
+        and with a correction two numbers a patch and head; values are projected anew for it.
     Reference: two linear layers around `nystrom_attention_naive` in tests/reference.
     """
     check_nystrom_options(num_landmarks, pinv_iterations, pinv_init)

@@ -261,6 +261,32 @@ def test_a_constant_start_hits_its_value(bound: Bound, parameterisation: Paramet
         torch.testing.assert_close(result, torch.full_like(result, beta), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("bound", list(BOUNDS))
+@pytest.mark.parametrize("factorisation", ["full", "token_only", "head_only", "no_bias"])
+def test_a_closed_gate_is_zero_and_any_output_opens_it(bound: Bound, factorisation: Factorisation) -> None:
+    gate, inputs = RedundancyGate(3, bound=bound, factorisation=factorisation), random_inputs(torch.float32)
+    assert gate.is_closed() == (bound != "sigmoid01")
+    assert gate.is_closed() == (not gate(*inputs).any())
+    outputs = [(name, part) for name, part in gate.named_parameters() if not name.startswith("token_in")]
+    assert outputs
+    for name, part in outputs:
+        before = part.detach().clone()
+        with torch.no_grad():
+            part.view(-1)[-1] = 0.5
+        assert not gate.is_closed(), name
+        assert gate(*inputs).any(), name
+        with torch.no_grad():
+            part.copy_(before)
+
+
+def test_a_gate_with_a_foreign_part_is_not_called_closed() -> None:
+    gate = RedundancyGate(3)
+    assert isinstance(gate.token_out, nn.Linear)
+    gate.token_out = nn.Sequential(gate.token_out, nn.Softplus())  # type: ignore[assignment]
+    assert not gate.is_closed()
+    assert gate(*random_inputs(torch.float32)).all()
+
+
 def test_it_runs_in_float32_under_autocast_and_with_half_weights() -> None:
     inputs = random_inputs(torch.float32)
     gate = opened(RedundancyGate(3)).float()

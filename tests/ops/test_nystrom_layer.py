@@ -184,6 +184,15 @@ def test_a_new_gate_changes_no_bit() -> None:
         assert torch.equal(layer(x, context), plain(x, context))
 
 
+def test_coefficients_of_zero_change_no_bit() -> None:
+    (layer, x, context), (plain, *_) = _layer("fixed:0"), _layer("none")
+    assert torch.equal(layer(x, context), plain(x, context))
+    with torch.no_grad():
+        assert torch.equal(layer(x, context), plain(x, context))
+        changed, *_ = _layer("fixed:0.5")
+        assert not torch.equal(changed(x, context), plain(x, context))
+
+
 @pytest.mark.parametrize("correction", ["srp", "fixed:1.5", "fixed:learned", "none"])
 def test_slide_attention_is_the_same_either_way(correction: str, monkeypatch: pytest.MonkeyPatch) -> None:
     layer, x, context = _layer(correction)

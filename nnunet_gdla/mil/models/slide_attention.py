@@ -18,6 +18,7 @@ from nnunet_gdla.mil.models.combinations import read_combination
 from nnunet_gdla.mil.models.heads import linear_row, merge_heads, project_means, softmax_row, split_heads
 from nnunet_gdla.mil.models.tokens import SlideContext
 from nnunet_gdla.ops import linear_attention
+from nnunet_gdla.ops._fusion import gradients_follow
 from nnunet_gdla.ops.exclusive import exclusive_projection
 from nnunet_gdla.ops.neighbours import NeighbourGraph
 from nnunet_gdla.ops.nystrom import PinvInit, check_nystrom_options, nystrom_attention, nystrom_attention_row
@@ -144,7 +145,7 @@ class SlideAttention(nn.Module):
     def _whole_layer(self, x: Tensor, context: SlideContext) -> Tensor:
         options = self._nystrom_options() | {"num_heads": self.num_heads}
         part = self.correction
-        if part is None:
+        if part is None or self._changes_nothing(part, x):
             return nystrom_layer(x, self._weights(), **options)
         graph, homogeneity = _neighbours(context)
 
@@ -154,6 +155,12 @@ class SlideAttention(nn.Module):
 
         correction = Correction(graph, 1, beta, at_once=_watched(part))
         return nystrom_layer(x, self._weights(), correction=correction, **options)
+
+    def _changes_nothing(self, correction: GatedSRP | FixedSRP, x: Tensor) -> bool:
+        """Whether the layer without a correction gives the same; it also takes a shorter way where nothing is kept."""
+        if gradients_follow(x, *self._weights(), *correction.parameters()) or _watched(correction):
+            return False
+        return type(correction) in (GatedSRP, FixedSRP) and correction.is_identity()
 
     def _edited(self, stream: Tensor, placement: str, context: SlideContext) -> Tensor:
         if self.correction is None or self.combination.placement != placement:
