@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from nnunet_gdla.errors import UserError
 from nnunet_gdla.networks.stem import MOST_CHANNELS
 from nnunet_gdla.plans.nnunet_gdla_sizes import (
     MLP_RATIO_DECODER,
@@ -22,11 +23,22 @@ from nnunet_gdla.plans.nnunet_gdla_sizes import (
     encoder_stages,
 )
 
-__all__ = ["GIB", "Device", "Precision", "TrainingMemory", "largest_batch", "saved_bytes", "training_memory"]
+__all__ = [
+    "GIB",
+    "Device",
+    "Precision",
+    "TrainingMemory",
+    "check_target",
+    "largest_batch",
+    "saved_bytes",
+    "training_memory",
+]
 
 GIB = 2**30
 Precision = Literal["float32", "autocast"]
 Device = Literal["cuda", "cpu", "mps"]
+# With next to nothing stock planning, which is asked for all but patch and batch, would never end.
+_LEAST_GB = 0.001
 # Logits, probabilities, their gradients and one-hot targets: 16 bytes for each output value cover our loss, and Dice
 # with cross-entropy.
 _LOSS_BYTES = 16
@@ -93,6 +105,16 @@ class TrainingMemory:
         return self.activations + self.outputs + self.parameters + self.workspace + self.overhead
 
 
+def check_target(memory_gb: float | int) -> None:
+    """Refuse what is no amount of memory.
+
+    Raises:
+        UserError: If it is no number of at least 0.001 GB.
+    """
+    if not _LEAST_GB <= memory_gb < math.inf:
+        raise UserError(f"{memory_gb:g} GB of memory train nothing: give at least {_LEAST_GB}.")
+
+
 def saved_bytes(
     size: NetworkSize, patch_size: Sequence[int], batch_size: int, precision: Precision, *, fused: bool = False
 ) -> int:
@@ -135,7 +157,14 @@ def training_memory(size: NetworkSize, patch_size: Sequence[int], batch_size: in
 
 
 def largest_batch(size: NetworkSize, patch_size: Sequence[int], budget_bytes: int, device: Device) -> int:
-    """Images per step that fit a budget; 0 if not even one does."""
+    """Images per step that fit a budget; 0 if not even one does.
+
+    Args:
+        size: The network.
+        patch_size: Height and width in pixels, at least 1.
+        budget_bytes: Memory for the whole step, the process itself included.
+        device: "cuda", "cpu" or "mps".
+    """
     one = training_memory(size, patch_size, 1, device).total
     each = training_memory(size, patch_size, 2, device).total - one
     return max(0, (budget_bytes - one) // each + 1)

@@ -41,7 +41,15 @@ def choose_patch(size: NetworkSize, median_shape: Sequence[float], budget_bytes:
 def choose_batch(
     size: NetworkSize, patch_size: Sequence[int], budget_bytes: int, device: Device, largest_share: int
 ) -> int:
-    """Images per step: what fits, no more than `largest_share` (5 % of the data), at least 2; on a CPU few."""
+    """Images per step: what fits, no more than `largest_share`, at least 2; on a CPU few.
+
+    Args:
+        size: The network.
+        patch_size: Height and width in pixels.
+        budget_bytes: Memory for the training step.
+        device: "cuda" or "cpu".
+        largest_share: Images that show 5 % of the data.
+    """
     batch = min(largest_batch(size, patch_size, budget_bytes, device), largest_share)
     if device == "cpu":
         batch = min(batch, _CPU_PIXELS // math.prod(patch_size))

@@ -18,7 +18,7 @@ __all__ = [
     "RawCases",
     "changed_cases",
     "choose_data",
-    "is_complete",
+    "missing_cases",
     "named",
     "read_json",
     "same_preprocessing",
@@ -56,11 +56,13 @@ class Data:
     Args:
         identifier: Their data identifier.
         ready: They are there, complete and current.
+        stale: Data are there under this identifier, but out of date: a training would take them all the same.
         notes: Why data that are there are not used, a sentence each.
     """
 
     identifier: str
     ready: bool
+    stale: bool = False
     notes: tuple[str, ...] = ()
 
 
@@ -77,8 +79,8 @@ def choose_data(
 
     The plans' own folder where an earlier plan of that name made it in the same way, else the stock plans' where these
     preprocess in the same way, else the plans' own, which then has to be made. Data are not used where a case lacks
-    files, where they were made for other labels or from images of other sizes, or where a raw file was changed after
-    them.
+    files, where they hold other cases than the raw dataset (nnU-Net trains on all that lie there), where they were
+    made for other labels or from images of other sizes, or where a raw file was changed after them.
 
     Args:
         folder: The dataset's folder of preprocessed data, with the dataset.json of the last planning.
@@ -94,29 +96,32 @@ def choose_data(
     same_labels = _labels_unchanged(folder / "dataset.json", description)
     own = plans["configurations"]["2d"]["data_identifier"]
     cases, sizes = sorted(dataset), dict(zip(dataset, shapes, strict=True))
-    stale: dict[str, str] = {}
+    why_stale: dict[str, str] = {}
     for name, identifier in ((plans["plans_name"], own), (STOCK_PLANS, f"{STOCK_PLANS}_2d")):
         earlier, data = read_json(folder / f"{name}.json"), folder / identifier
-        if not is_complete(data, cases):
+        if not any(data.glob("*.pkl")):
             continue
         why = _why_stale(data, dataset, sizes, plans["transpose_forward"])
+        for_labels = same_labels and _made_for_labels(data, cases, description)
         if why is not None:
-            stale[identifier] = why
-        elif same_labels and _made_alike(earlier, plans, identifier) and _made_for_labels(data, cases, description):
-            return Data(identifier, True, _notes(stale))
+            why_stale[identifier] = why
+        elif for_labels and _made_alike(earlier, plans, identifier):
+            return Data(identifier, True, notes=_notes(why_stale))
+        elif not for_labels and identifier != own:
+            why_stale[identifier] = "they were made for other labels or channels than dataset.json names"
     earlier, data = read_json(folder / f"{plans['plans_name']}.json"), folder / own
     alike = same_labels and _made_alike(earlier, plans, own) and _made_for_labels(data, cases, description)
     # What is out of date is made anew whatever its settings were.
-    if data.exists() and not (replace or alike or own in stale):
+    if data.exists() and not (replace or alike or own in why_stale):
         raise UserError(
             f"the data in {data} were made with other settings than these plans have; add --preprocess to make "
             "them anew, or choose another name with --plans-name."
         )
-    return Data(own, False, _notes(stale))
+    return Data(own, False, own in why_stale, _notes(why_stale))
 
 
-def _notes(stale: Mapping[str, str]) -> tuple[str, ...]:
-    return tuple(f"The data in {identifier} are not used: {why}." for identifier, why in stale.items())
+def _notes(why_stale: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(f"The data in {identifier} are not used: {why}." for identifier, why in why_stale.items())
 
 
 def same_preprocessing(one: dict[str, Any], other: dict[str, Any]) -> bool:
@@ -124,11 +129,11 @@ def same_preprocessing(one: dict[str, Any], other: dict[str, Any]) -> bool:
     return _settings(one) == _settings(other)
 
 
-def is_complete(folder: Path, cases: Sequence[str]) -> bool:
-    """Whether every case has its image and its properties there (nnU-Net writes the properties last)."""
-    names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+def missing_cases(folder: Path, cases: Sequence[str]) -> list[str]:
+    """Cases that lack their image or their properties there (nnU-Net writes the properties last)."""
+    names = {path.name for path in folder.iterdir()}
     formats = ((".b2nd", "_seg.b2nd", ".pkl"), (".npz", ".pkl"))
-    return bool(cases) and all(any({case + end for end in ends} <= names for ends in formats) for case in cases)
+    return [case for case in cases if not any({case + end for end in ends} <= names for ends in formats)]
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
@@ -201,6 +206,12 @@ def _why_stale(
     folder: Path, dataset: RawCases, shapes: Mapping[str, Sequence[int]], transpose: Sequence[int]
 ) -> str | None:
     """Why data are not those of today's raw files; None where they are."""
+    lacking = missing_cases(folder, sorted(dataset))
+    if lacking:
+        return f"{counted(len(lacking), 'case')} ({named(lacking)}) not there"
+    surplus = sorted({path.stem for path in folder.glob("*.pkl")} - dataset.keys())
+    if surplus:
+        return f"{counted(len(surplus), 'case')} there ({named(surplus)}) not in the raw dataset"
     changed = changed_cases(dataset, {case: (folder / f"{case}.pkl").stat().st_mtime_ns for case in dataset})
     if changed:
         return f"raw files of {counted(len(changed), 'case')} ({named(changed)}) are newer"

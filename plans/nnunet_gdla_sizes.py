@@ -54,7 +54,16 @@ class NetworkSize:
 
 
 class Stage(NamedTuple):
-    """One encoder stage."""
+    """One encoder stage.
+
+    Args:
+        dim: Channels of its map.
+        depth: Blocks.
+        heads: Attention heads.
+        hidden: Channels within its feed-forward layers.
+        reduction: Edge in tokens of the squares that a convolution makes one key and value of; 1 for none.
+        stride: Pixels of the image per token, along each axis.
+    """
 
     dim: int
     depth: int
@@ -65,7 +74,11 @@ class Stage(NamedTuple):
 
 
 def encoder_stages(encoder: str) -> list[Stage]:
-    """The four stages of an encoder, finest first."""
+    """The four stages of an encoder, finest first.
+
+    Args:
+        encoder: "pvt_v2_b0" to "pvt_v2_b5".
+    """
     channels = _CHANNELS.get(encoder, _WIDE)
     ratios = _MLP_RATIOS.get(encoder, (8, 8, 4, 4))
     heads = (1, 2, 5, 8)

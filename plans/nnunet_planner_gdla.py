@@ -17,7 +17,14 @@ from numpy.typing import NDArray
 
 from nnunet_gdla.files import replaced
 from nnunet_gdla.networks.pvt_gdla import PLAN_STRIDES
-from nnunet_gdla.plans.nnunet_gdla_memory import GIB, Device, TrainingMemory, largest_batch, training_memory
+from nnunet_gdla.plans.nnunet_gdla_memory import (
+    GIB,
+    Device,
+    TrainingMemory,
+    check_target,
+    largest_batch,
+    training_memory,
+)
 from nnunet_gdla.plans.nnunet_gdla_patch import MIN_BATCH, choose_batch, choose_patch
 from nnunet_gdla.plans.nnunet_gdla_reuse import choose_data, read_json
 from nnunet_gdla.plans.nnunet_gdla_sizes import NetworkSize
@@ -36,6 +43,9 @@ class nnUNetPlannerGDLA(ExperimentPlanner):
     `plan_experiment`: `device` ("cuda", or "cpu": float32, RAM, small batches), `fixed_patch`, `fixed_batch`, and
     `reuse_data`, with which the plans name data that are there already. It is off by default because nnU-Net's own
     preprocessing deletes the folder that the plans name before it fills it.
+
+    Raises:
+        UserError: If the memory target is no number of at least 0.001 GB.
     """
 
     encoder: ClassVar[str] = "pvt_v2_b2"
@@ -50,6 +60,7 @@ class nnUNetPlannerGDLA(ExperimentPlanner):
         overwrite_target_spacing: list[float] | tuple[float, ...] | None = None,
         suppress_transpose: bool = False,
     ) -> None:
+        check_target(gpu_memory_target_in_gb)
         super().__init__(
             dataset_name_or_id,
             gpu_memory_target_in_gb,
@@ -64,6 +75,7 @@ class nnUNetPlannerGDLA(ExperimentPlanner):
         self.reuse_data = False
         self.replace_data = False
         self.data_ready = False
+        self.data_stale = False
         self.memory: TrainingMemory | None = None
         self.notes: list[str] = []
 
@@ -151,7 +163,8 @@ class nnUNetPlannerGDLA(ExperimentPlanner):
                 shapes=self.dataset_fingerprint["shapes_after_crop"],
                 replace=self.replace_data,
             )
-            self.plans["configurations"]["2d"]["data_identifier"], self.data_ready = data.identifier, data.ready
+            self.plans["configurations"]["2d"]["data_identifier"] = data.identifier
+            self.data_ready, self.data_stale = data.ready, data.stale
             for note in data.notes:
                 self._note(note)
         replaced(self._folder() / "dataset.json", lambda unfinished: shutil.copy(raw_description, unfinished))

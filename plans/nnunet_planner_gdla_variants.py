@@ -22,6 +22,8 @@ def planner_of(encoder: str) -> type[nnUNetPlannerGDLA]:
 
 def _build(encoder_name: str, short: str) -> type[nnUNetPlannerGDLA]:
     class Variant(nnUNetPlannerGDLA):
+        """One planner of the family; its name, and words of its own, come below."""
+
         encoder = encoder_name
 
         def __init__(

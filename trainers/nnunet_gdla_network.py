@@ -35,7 +35,11 @@ def refuse_plans(plans_manager: PlansManager, configuration: str, decoder: str, 
 
 
 def refuse_unsupported(configuration_manager: ConfigurationManager, name: str) -> None:
-    """Raise a UserError for 3D configurations and cascades."""
+    """Refuse what is not 2D.
+
+    Raises:
+        UserError: For 3D configurations and cascades.
+    """
     patch_size = list(configuration_manager.patch_size)
     if len(patch_size) == 2 and configuration_manager.previous_stage_name is None:
         return
@@ -47,7 +51,7 @@ def refuse_unsupported(configuration_manager: ConfigurationManager, name: str) -
 
 
 def network_builder(decoder: str, encoder: str | None) -> NetworkBuilder:
-    """Make a trainer's `build_network_architecture`.
+    """Make a trainer's `build_network_architecture`, which raises a UserError where the plans name another encoder.
 
     Args:
         decoder: The decoder that the trainer's name stands for.

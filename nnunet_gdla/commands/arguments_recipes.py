@@ -49,7 +49,7 @@ def convert(parser: argparse.ArgumentParser) -> None:
     add("--split", metavar="FILE", type=Path, help="your own split, JSON or CSV")
     add("--out", metavar="FOLDER", type=Path, help="folder of raw datasets (default: what nnUNet_raw says)")
     add("-np", "--processes", metavar="N", type=_positive, default=1, help="cases at a time (default: %(default)s)")
-    add("--size", metavar="PX", type=_positive, help="scale images of busi, ham10000 and ph2 to a square of this edge")
+    add("--size", metavar="PX", type=_edge, help="scale images of busi, ham10000 and ph2 to a square of this edge")
     add(
         "--label-order",
         choices=("auto", "btcv13", "btcv8", "prepared8"),
@@ -73,6 +73,13 @@ def _positive(text: str) -> int:
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{number} is below 1")
+    return number
+
+
+def _edge(text: str) -> int:
+    number = _positive(text)
+    if number > 4096:
+        raise argparse.ArgumentTypeError(f"{number} is above 4096 pixels")
     return number
 
 

@@ -13,6 +13,7 @@ from nnunet_gdla.commands.dataset_files import Case
 from nnunet_gdla.commands.dataset_json import Description
 from nnunet_gdla.commands.findings import SHOWN, Finding, failed, one_line, warned
 from nnunet_gdla.commands.reading import UNREADABLE
+from nnunet_gdla.cut_short import why_cut_short
 from nnunet_gdla.words import counted
 
 __all__ = ["CaseReport", "check_case"]
@@ -79,20 +80,24 @@ def check_case(case: Case, description: Description, reader: type[BaseReaderWrit
 
 
 def _read(path: Path, reader: type[BaseReaderWriter], report: CaseReport, *, is_label: bool = False) -> _Picture | None:
+    fix = "write the file again from its source, or remove all files of the case"
+    why = why_cut_short(path)  # first, because readers mention on the screen what they miss
+    if why is not None:
+        report.findings.append(failed("unreadable file", f"{path.name}: {why}", fix))
+        return None
     try:
         with np.errstate(all="ignore"):  # float64 beyond the range of float32 becomes Inf, which is reported below
             pixels, properties = reader().read_seg(str(path)) if is_label else reader().read_images((str(path),))
         if np.isfinite(pixels).all():
             _check_raw_nifti(path, report)
     except UNREADABLE as error:
-        fix = "write the file again from its source, or remove all files of the case"
         report.findings.append(failed("unreadable file", f"{path.name}: {one_line(error)}", fix))
         return None
     return _Picture(path, pixels, properties)
 
 
 def _check_raw_nifti(path: Path, report: CaseReport) -> None:
-    """Look at a NIfTI file past nnU-Net's reader, which turns NaN and Inf into 0 and reads half a file as zeros."""
+    """Look at a NIfTI file past nnU-Net's reader, which turns NaN and Inf into 0."""
     if path.name.lower().endswith((".nii", ".nii.gz")):
         image: Any = nibabel.load(path)
         broken = _count_broken(np.asanyarray(image.dataobj))

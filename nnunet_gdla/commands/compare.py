@@ -5,7 +5,7 @@ from pathlib import Path
 
 from nnunet_gdla.commands.evaluate import evaluate, print_remarks
 from nnunet_gdla.errors import UserError
-from nnunet_gdla.evaluation.comparison import compare_results, comparison_table, write_comparison
+from nnunet_gdla.evaluation.comparison import compare_results, comparison_notes, comparison_table, write_comparison
 from nnunet_gdla.evaluation.conventions import CONVENTIONS
 from nnunet_gdla.evaluation.output import refuse_occupied
 from nnunet_gdla.evaluation.results import METRICS_FILE, Results, read_results
@@ -24,7 +24,7 @@ def run(args: argparse.Namespace) -> int:
     lines, differences = compare_results(a, b, draws=args.draws, seed=args.seed)
     write_comparison(a, lines, differences, folder, title=f"A - B; A: {args.a}, B: {args.b}")
     print(f"\nA: {args.a}, {counted(len(a.cases), 'case')}\nB: {args.b}, {counted(len(b.cases), 'case')}\n")
-    print(comparison_table(a, lines))
+    print(comparison_table(a, lines) + comparison_notes(lines))
     for name, one, two in (("A", a, b), ("B", b, a)):
         only = [case for case in one.cases if case not in set(two.cases)]
         if only:

@@ -44,7 +44,9 @@ def find_dataset(dataset: str) -> Path | Finding:
         return Path(raw) / names.pop()
     there = ", ".join(present[:10]) + (" ..." if len(present) > 10 else "") if present else "no dataset at all"
     return failed(
-        "dataset", f"{dataset} is not in {raw}", f"give the number or the full name of what is there: {there}"
+        "dataset",
+        f"{dataset or 'an empty name'} is not in {raw}",
+        f"give the number or the full name of what is there: {there}",
     )
 
 

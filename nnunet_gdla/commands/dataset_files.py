@@ -46,7 +46,13 @@ def list_training_cases(folder: Path, description: Description) -> list[Case]:
 
 
 def list_cases(images: Path, labels: Path | None, ending: str) -> list[Case]:
-    """Return the cases among the properly named files of an image folder, sorted by name."""
+    """Return the cases among the properly named files of an image folder, sorted by name.
+
+    Args:
+        images: The folder; there need be none.
+        labels: Folder of their masks, which may be missing; None for images to predict.
+        ending: File ending as dataset.json has it, with its dot.
+    """
     found: dict[str, list[Path]] = {}
     pattern = _pattern(ending)
     for path in _files(images):
@@ -57,7 +63,13 @@ def list_cases(images: Path, labels: Path | None, ending: str) -> list[Case]:
 
 
 def check_files(folder: Path, description: Description, cases: list[Case]) -> list[Finding]:
-    """Return what is missing, superfluous or wrongly named among the training files."""
+    """Return what is missing, superfluous or wrongly named among the training files.
+
+    Args:
+        folder: The raw dataset.
+        description: What its dataset.json promises.
+        cases: Its training cases, as `list_training_cases` found them.
+    """
     return collapse(_check_files(folder, description, cases))
 
 

@@ -52,8 +52,11 @@ def check_description(content: dict[str, Any]) -> Iterator[Finding]:
     """Yield what is wrong with the content of a dataset.json, nothing where all is right."""
     yield from _check_ending(content.get("file_ending"))
     yield from _check_channels(content)
-    if "numTraining" not in content:
+    number = content.get("numTraining")
+    if number is None:
         yield failed("dataset.json", "numTraining is missing", 'add "numTraining": number of training cases')
+    elif not _is_whole(number):
+        yield failed("numTraining", f"it is {number!r}", "write the number of training cases, without quotes")
     labels = content.get("labels")
     if not isinstance(labels, dict):
         yield failed("labels", "dataset.json has no labels object", f"add {EXAMPLE_LABELS}")

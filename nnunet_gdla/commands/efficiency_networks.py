@@ -36,6 +36,12 @@ class Candidate(NamedTuple):
 def build_candidate(name: str, size: int, *, channels: int, classes: int) -> Candidate:
     """Make one of the networks as it would be used for square images of a size.
 
+    Args:
+        name: One of those that the command lists.
+        size: Edge of the images in pixels.
+        channels: Of the images.
+        classes: Output channels, background included.
+
     Raises:
         UserError: If the name is unknown; the message lists the known ones.
     """

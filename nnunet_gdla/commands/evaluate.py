@@ -7,7 +7,7 @@ from nnunet_gdla.errors import UserError
 from nnunet_gdla.evaluation.classes import LabelScheme, find_dataset_json, read_scheme
 from nnunet_gdla.evaluation.conventions import STANDARD
 from nnunet_gdla.evaluation.output import refuse_occupied
-from nnunet_gdla.evaluation.report import summarise_results, summary_table, write_report
+from nnunet_gdla.evaluation.report import summarise_results, summary_notes, summary_table, write_report
 from nnunet_gdla.evaluation.results import Results
 from nnunet_gdla.evaluation.run import default_processes, evaluate_folders
 from nnunet_gdla.words import counted
@@ -18,8 +18,14 @@ _SHOWN = 5
 
 
 def run(args: argparse.Namespace) -> int:
-    """Evaluate, write the files and print the means; the exit code is 0."""
+    """Evaluate, write the files and print the means; the exit code is 0.
+
+    Raises:
+        UserError: If masks cannot be used or paired, or the folder of results is taken or cannot be written.
+    """
     predictions, truth = Path(args.predictions), Path(args.truth)
+    if predictions.resolve() == truth.resolve():
+        print(f"NOTE: {truth} is both PREDICTIONS and TRUTH, so every score is perfect\n")
     rules = args.convention or STANDARD
     suffix = "" if rules == STANDARD else f"_{rules}"
     folder = Path(args.out) if args.out else predictions / f"evaluation{suffix}"
@@ -29,8 +35,10 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(_unpaired(results) + "; add the files, or leave out --require-all")
     summaries = summarise_results(results, draws=args.draws, seed=args.seed)
     write_report(results, summaries, folder, draws=args.draws, seed=args.seed)
-    print(f"{counted(len(results.cases), 'case')}, {results.convention} convention: mean over cases [95 % interval]\n")
-    print(summary_table(results, summaries))
+    some = any(metric.n > 1 for metrics in summaries.values() for metric in metrics.values())
+    shown = "mean over cases [95 % interval]" if some else "mean over cases, without intervals"
+    print(f"{counted(len(results.cases), 'case')}, {results.convention} convention: {shown}\n")
+    print(summary_table(results, summaries) + summary_notes(summaries))
     print_remarks(results)
     print(f"\nwritten: {folder}")
     return 0
@@ -65,6 +73,8 @@ def print_remarks(results: Results) -> None:
 
 def _scheme(named: str | None, predictions: Path, truth: Path) -> LabelScheme | None:
     path = Path(named) if named else find_dataset_json(predictions, truth)
+    if path is not None and path.is_dir():
+        path = path / "dataset.json"
     if path is None:
         print("no dataset.json found: every label value but 0 is a class; name them with --dataset-json")
         return None

@@ -66,9 +66,10 @@ def _memory_target(args: argparse.Namespace) -> float:
         raise UserError(
             "-gpu_memory_target is for --device cuda and --memory for --device cpu: give the one that fits the device."
         )
+    from nnunet_gdla.plans.nnunet_gdla_memory import check_target
+
     target = _DEFAULT_GB if given is None else float(given)
-    if not 0 < target < float("inf"):
-        raise UserError(f"{target:g} GB of memory train nothing: give a number above 0.")
+    check_target(target)
     return target
 
 
@@ -83,7 +84,14 @@ def _check_numbers(args: argparse.Namespace) -> None:
 
 
 def check_patch_size(edges: Sequence[int]) -> None:
-    """Refuse a patch that the encoder cannot halve down to its last stage."""
+    """Refuse a patch that the encoder cannot halve down to its last stage.
+
+    Args:
+        edges: Height and width in pixels; none at all is allowed.
+
+    Raises:
+        UserError: If one is no multiple of 32.
+    """
     from nnunet_gdla.plans.nnunet_gdla_patch import PATCH_MULTIPLE
 
     if any(edge < PATCH_MULTIPLE or edge % PATCH_MULTIPLE for edge in edges):
@@ -177,7 +185,8 @@ def _table(args: argparse.Namespace, planner: "nnUNetPlannerGDLA", plan: dict[st
     precision = "float16 autocast, not measured on a GPU" if planner.device == "cuda" else "float32, RAM"
     data = plan["data_identifier"]
     if not planner.data_ready:
-        data += f" (to be made: nnUNetv2_preprocess -d {number} -plans_name {planner.plans_identifier} -c 2d)"
+        what = "stale, to be made anew" if planner.data_stale else "to be made"
+        data += f" ({what}: nnUNetv2_preprocess -d {number} -plans_name {planner.plans_identifier} -c 2d)"
     size = " x ".join(f"{edge:g}" for edge in map(float, plan["median_image_size_in_voxels"]))
     training = f"nnUNetv2_train {number} 2d 0 -tr nnUNetTrainerGDLA -p {planner.plans_identifier}"
     rows = [

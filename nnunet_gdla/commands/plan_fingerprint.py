@@ -13,7 +13,8 @@ from nnunetv2.utilities.utils import get_filenames_of_train_images_and_targets
 
 from nnunet_gdla.commands.dataset_json import check_description, read_json
 from nnunet_gdla.commands.findings import Finding, Level, one_line
-from nnunet_gdla.commands.reading import UNREADABLE, find_reader, quiet_readers, why_cut_short, why_unreadable
+from nnunet_gdla.commands.reading import UNREADABLE, find_reader, quiet_readers, why_unreadable
+from nnunet_gdla.cut_short import why_cut_short
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.plans.nnunet_gdla_reuse import RawCases, changed_cases, named, spread
 from nnunet_gdla.words import counted
@@ -39,6 +40,13 @@ def ensure_fingerprint(name: str, processes: int) -> None:
     raw = Path(os.environ["nnUNet_raw"]) / name
     description = _description(raw)
     dataset = _cases(raw, description)
+    promised = description["numTraining"]
+    if promised != len(dataset):  # nnU-Net's own planning does not mind either
+        print(
+            f"NOTE: {raw / 'dataset.json'} says numTraining {promised}, there are "
+            f"{counted(len(dataset), 'training case')}; the batch is limited by what it says",
+            flush=True,
+        )
     path = Path(os.environ["nnUNet_preprocessed"]) / name / "dataset_fingerprint.json"
     seen = _look_at_some(name, description, dataset)
     if path.is_file():
@@ -48,8 +56,7 @@ def ensure_fingerprint(name: str, processes: int) -> None:
         print(f"the fingerprint of {name} is out of date ({why}) and is taken anew", flush=True)
     else:
         print(f"taking the fingerprint of {name}", flush=True)
-    for file, _ in _files(dataset.values()):
-        _refuse(file, why_cut_short(file))
+    _refuse_cut(dataset.values())
     with foreign_errors(name), contextlib.redirect_stdout(io.StringIO()):  # the progress bar is on stderr
         fingerprint_extractor.DatasetFingerprintExtractor(name, processes).run(overwrite_existing=True)
 
@@ -110,6 +117,11 @@ def _refuse_unreadable(cases: Iterable[Mapping[str, Any]], reader: type[BaseRead
         _refuse(path, why_unreadable(path, reader, is_label=is_label))
 
 
+def _refuse_cut(cases: Iterable[Mapping[str, Any]]) -> None:
+    for file, _ in _files(cases):
+        _refuse(file, why_cut_short(file))
+
+
 def _refuse(path: Path, why: str | None) -> None:
     if why is not None:
         raise UserError(
@@ -167,6 +179,7 @@ def _look_at_some(name: str, description: dict[str, Any], dataset: RawCases) -> 
     reader = _reader(description, dataset)
     for case in spread(list(dataset), _LOOKED_AT):
         files = dataset[case]
+        _refuse_cut([files])
         try:
             with quiet_readers():
                 shape, spacing, seen, *_ = fingerprint_extractor.DatasetFingerprintExtractor.analyze_case(

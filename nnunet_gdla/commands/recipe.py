@@ -1,9 +1,12 @@
 """`nnunet-gdla recipe`: the commands from a download page to a table row."""
 
 import argparse
+import os
 from collections.abc import Iterator
 
+from nnunet_gdla.errors import UserError
 from nnunet_gdla.recipes.catalogue import ITERATIONS_PER_EPOCH, PAPER_PLANS, PATCH, RECIPES, Recipe
+from nnunet_gdla.recipes.folders import dataset_folder, raw_folder
 from nnunet_gdla.recipes.paper_plans import write_paper_plans
 
 __all__ = ["run"]
@@ -19,9 +22,18 @@ def run(args: argparse.Namespace) -> int:
         print(write_paper_plans(recipe, dataset_id, overwrite=args.overwrite))
         print(f"next: nnUNetv2_preprocess -d {dataset_id} -plans_name {PAPER_PLANS} -c 2d")
         return 0
-    for line in (*_lines(recipe, dataset_id), *_words(recipe)):
+    for line in (*_taken(recipe, dataset_id), *_lines(recipe, dataset_id), *_words(recipe)):
         print(line)
     return 0
+
+
+def _taken(recipe: Recipe, dataset_id: int) -> Iterator[str]:
+    """Say that another dataset has the number, where the folders of datasets are known."""
+    if os.environ.get("nnUNet_raw"):
+        try:
+            dataset_folder(raw_folder(None), dataset_id, recipe.folder_name(dataset_id))
+        except UserError as error:
+            yield f"# NOTE: {error}"
 
 
 def _lines(recipe: Recipe, dataset_id: int) -> Iterator[str]:

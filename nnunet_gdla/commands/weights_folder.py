@@ -101,7 +101,11 @@ def write_model(
 
 
 def refuse_occupied(folder: Path, *, overwrite: bool) -> None:
-    """Raise a UserError where a model folder is in the way; with `overwrite` one that `convert` wrote is not."""
+    """Refuse to write where a model folder is; with `overwrite` one that `convert` wrote is not in the way.
+
+    Raises:
+        UserError: If one is.
+    """
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
     if not overwrite:

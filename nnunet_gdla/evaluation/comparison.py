@@ -16,9 +16,18 @@ from nnunet_gdla.evaluation.figures import Columns, draw_differences
 from nnunet_gdla.evaluation.files import make_folder, replaced
 from nnunet_gdla.evaluation.report import align, metric_title
 from nnunet_gdla.evaluation.results import MEAN, Results, mean_of_defined
+from nnunet_gdla.evaluation.small_samples import pairs_remark, table_notes
 from nnunet_gdla.evaluation.statistics import Comparison, compare_paired, holm
 
-__all__ = ["COMPARISON_FILE", "DIFFERENCES_FILE", "Line", "compare_results", "comparison_table", "write_comparison"]
+__all__ = [
+    "COMPARISON_FILE",
+    "DIFFERENCES_FILE",
+    "Line",
+    "compare_results",
+    "comparison_notes",
+    "comparison_table",
+    "write_comparison",
+]
 
 COMPARISON_FILE, DIFFERENCES_FILE = "comparison.csv", "differences.png"
 
@@ -27,7 +36,7 @@ _LEVEL = 0.05
 Pair = tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]
 _COLUMNS = (
     *("metric", "class", "mean_a", "mean_b", "difference", "ci95_low", "ci95_high", "p", "p_holm", "better"),
-    *("n", "n_left_out"),
+    *("n", "n_left_out", "remark"),
 )
 
 
@@ -89,7 +98,18 @@ def compare_results(a: Results, b: Results, *, draws: int, seed: int) -> tuple[l
 def write_comparison(
     a: Results, lines: list[Line], differences: dict[str, Columns], folder: Path, *, title: str
 ) -> None:
-    """Write comparison.csv and differences.png, each in one step."""
+    """Write comparison.csv and differences.png, each in one step.
+
+    Args:
+        a: The first model, for units and classes.
+        lines: A row of the table each; differences are A minus B, in the metric's unit.
+        differences: The points of the figure, by metric and class.
+        folder: Where to; made if need be.
+        title: Above the figure.
+
+    Raises:
+        UserError: If the folder or a file cannot be written.
+    """
 
     def write(unfinished: Path) -> None:
         with unfinished.open("w", encoding="utf-8", newline="") as file:
@@ -99,7 +119,9 @@ def write_comparison(
                 found = line.found
                 numbers = (found.mean_a, found.mean_b, found.difference, found.low, found.high, found.p, line.p_holm)
                 cells = ["" if np.isnan(number) else repr(number) for number in numbers]
-                writer.writerow([line.metric, line.name, *cells, line.better, found.n, found.undefined])
+                writer.writerow(
+                    [line.metric, line.name, *cells, line.better, found.n, found.undefined, pairs_remark(found.n)]
+                )
 
     make_folder(folder)
     replaced(folder / COMPARISON_FILE, write)
@@ -116,6 +138,11 @@ def comparison_table(a: Results, lines: list[Line]) -> str:
             rows.append([metric_title(metric, a.unit, a.tolerance), *[""] * 7])
         rows.append([f"  {line.name}", *_row(line)])
     return align(rows)
+
+
+def comparison_notes(lines: list[Line]) -> str:
+    """Return, for below the table, what so few pairs cannot show; nothing where there are enough."""
+    return table_notes((line.found.n for line in lines), pairs_remark)
 
 
 def _row(line: Line) -> list[str]:

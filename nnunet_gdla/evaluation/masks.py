@@ -4,11 +4,8 @@ nnU-Net's own readers turn everything into float32 and take a colour image for a
 numbers stay whole, and what is no mask is refused by name.
 """
 
-import contextlib
 import json
-import logging
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +17,7 @@ import tifffile
 from jaxtyping import Shaped, UInt
 from PIL import Image
 
+from nnunet_gdla.cut_short import why_cut_short
 from nnunet_gdla.damage import reason
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.image_errors import IMAGE_DAMAGE
@@ -29,7 +27,6 @@ __all__ = ["ENDINGS", "Mask", "check_same_grid", "list_masks", "read_mask"]
 ENDINGS = (".nii.gz", ".nii", ".nrrd", ".mha", ".gipl", ".png", ".bmp", ".tif", ".tiff")
 
 _HIGHEST = 65535
-_GIPL_HEADER = 256  # bytes
 _MILLIMETRES = {"meter": 1000.0, "micron": 0.001}
 
 
@@ -79,6 +76,9 @@ def read_mask(path: Path) -> Mask:
         UserError: If the file cannot be read, or is no mask: colours, several channels, values that are not whole.
     """
     name = path.name.lower()
+    why = why_cut_short(path)
+    if why is not None:  # first, because readers mention on the screen what they miss
+        raise UserError(f"{path} cannot be read ({why}); write the file again from its source")
     try:
         if name.endswith((".nii", ".nii.gz")):
             pixels, spacing, frame = _read_nifti(path)
@@ -159,11 +159,7 @@ def _read_itk(path: Path) -> tuple[Shaped[np.ndarray, "..."], tuple[float, float
         channels = image.GetNumberOfComponentsPerPixel()
         raise UserError(f"{path} has {channels} values a voxel; save the mask with one label value a voxel")
     sizes = [*image.GetSpacing(), 1.0][:3]
-    pixels = sitk.GetArrayFromImage(image)
-    if path.name.lower().endswith(".gipl") and path.stat().st_size < _GIPL_HEADER + pixels.nbytes:
-        # SimpleITK reads what is missing as zeros.
-        raise ValueError(f"{path.stat().st_size} bytes of {_GIPL_HEADER + pixels.nbytes}")
-    return pixels, (sizes[2], sizes[1], sizes[0]), (*image.GetOrigin(), *image.GetDirection())
+    return sitk.GetArrayFromImage(image), (sizes[2], sizes[1], sizes[0]), (*image.GetOrigin(), *image.GetDirection())
 
 
 def _read_picture(path: Path) -> Shaped[np.ndarray, "..."]:
@@ -178,10 +174,13 @@ def _read_picture(path: Path) -> Shaped[np.ndarray, "..."]:
 
 
 def _read_tiff(path: Path) -> tuple[Shaped[np.ndarray, "..."], tuple[float, float, float] | None, None]:
-    with _whole_tiff(), tifffile.TiffFile(path) as file:
+    with tifffile.TiffFile(path) as file:
         if any(series.keyframe.samplesperpixel > 1 for series in file.series):
             raise UserError(f"{path} is a colour image; save the mask with one label value a pixel")
-        pixels = file.asarray()
+        parts = [series.asarray() for series in file.series]  # several: pages that nothing says belong together
+    if len({part.shape for part in parts}) > 1 or (len(parts) > 1 and parts[0].ndim != 2):
+        raise UserError(f"{path} holds {len(parts)} images of different kinds; save the mask alone, as one stack")
+    pixels = parts[0] if len(parts) == 1 else np.stack(parts)
     beside = path.with_suffix(".json")  # nnU-Net keeps the voxel size of a three-dimensional TIFF there
     if pixels.ndim != 3 or not beside.is_file():
         return pixels, None, None
@@ -190,29 +189,6 @@ def _read_tiff(path: Path) -> tuple[Shaped[np.ndarray, "..."], tuple[float, floa
     if not isinstance(spacing, list) or len(spacing) != 3:
         raise UserError(f'{beside} has no "spacing" of three numbers; correct or remove it')
     return pixels, (float(spacing[0]), float(spacing[1]), float(spacing[2])), None
-
-
-@contextlib.contextmanager
-def _whole_tiff() -> Iterator[None]:
-    """Refuse a file whose chain of pages breaks off, which tifffile reads as a shorter stack and mentions on the side.
-
-    Raises:
-        ValueError: If it does.
-    """
-    told: list[str] = []
-    listener = logging.Handler()
-    listener.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
-    log = logging.getLogger("tifffile")
-    passed_on, log.propagate = log.propagate, False
-    log.addHandler(listener)
-    try:
-        yield
-    finally:
-        log.removeHandler(listener)
-        log.propagate = passed_on
-    broken = next((words for words in told if words.startswith("<tifffile.TiffPages")), None)
-    if broken is not None:
-        raise ValueError(broken)
 
 
 def _as_labels(

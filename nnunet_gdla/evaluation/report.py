@@ -8,9 +8,19 @@ from nnunet_gdla.evaluation.conventions import METRICS, convention
 from nnunet_gdla.evaluation.figures import draw_boxes
 from nnunet_gdla.evaluation.files import make_folder, write_json
 from nnunet_gdla.evaluation.results import MEAN, METRICS_FILE, SUMMARY_FILE, Results, write_metrics
+from nnunet_gdla.evaluation.small_samples import interval_remark, table_notes
 from nnunet_gdla.evaluation.statistics import Summary, summarise
 
-__all__ = ["FIGURE_FILE", "Summaries", "align", "metric_title", "summarise_results", "summary_table", "write_report"]
+__all__ = [
+    "FIGURE_FILE",
+    "Summaries",
+    "align",
+    "metric_title",
+    "summarise_results",
+    "summary_notes",
+    "summary_table",
+    "write_report",
+]
 
 FIGURE_FILE = "boxplot.png"
 _WIDTH = 120
@@ -20,7 +30,13 @@ _TITLES = {"dice": "Dice", "iou": "IoU", "hd95": "HD95", "assd": "ASSD", "nsd": 
 
 
 def metric_title(metric: str, unit: str, tolerance: int | float) -> str:
-    """Return the name of a metric for tables and figures, with its unit."""
+    """Return the name of a metric for tables and figures, with its unit.
+
+    Args:
+        metric: One of `METRICS`.
+        unit: Of distances, "mm" or "voxels".
+        tolerance: Of NSD, in this unit.
+    """
     title = _TITLES[metric]
     if metric in {"hd95", "assd"}:
         return f"{title} {unit}"
@@ -29,6 +45,11 @@ def metric_title(metric: str, unit: str, tolerance: int | float) -> str:
 
 def summarise_results(results: Results, *, draws: int, seed: int) -> Summaries:
     """Summarise every metric over cases, for each class and for the mean over classes.
+
+    Args:
+        results: All numbers.
+        draws: Resamples of the bootstrap that intervals come from.
+        seed: Same seed, same intervals.
 
     Returns:
         By class, then by metric.
@@ -59,6 +80,7 @@ def write_report(results: Results, summaries: Summaries, folder: Path, *, draws:
         "unit": results.unit,
         "tolerance": results.tolerance,
         "cases": len(results.cases),
+        "remarks": results.remarks,
         "cases_without_prediction": results.missing,
         "predictions_without_truth": results.extra,
         "interval": {"level": 0.95, "method": "percentile bootstrap over cases", "draws": draws, "seed": seed},
@@ -77,6 +99,11 @@ def summary_table(results: Results, summaries: Summaries) -> str:
     header = ["class", *(metric_title(metric, results.unit, results.tolerance) for metric in METRICS)]
     rows = [header, *([name, *(_cell(summaries[name][metric]) for metric in METRICS)] for name in names)]
     return "\n\n".join(align(part) for part in _narrowed(rows))
+
+
+def summary_notes(summaries: Summaries) -> str:
+    """Return, for below the table, why intervals are missing or not to be trusted; nothing where all is well."""
+    return table_notes((metric.n for metrics in summaries.values() for metric in metrics.values()), interval_remark)
 
 
 def align(rows: list[list[str]]) -> str:
@@ -121,6 +148,7 @@ def _as_json(metrics: dict[str, Summary]) -> dict[str, Any]:
             "n": summary.n,
             "n_undefined": summary.undefined,
             "ci95": [summary.low, summary.high],
+            "ci95_remark": interval_remark(summary.n),
         }
         for metric, summary in metrics.items()
     }

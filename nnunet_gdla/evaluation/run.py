@@ -23,6 +23,8 @@ from nnunet_gdla.words import counted
 
 __all__ = ["default_processes", "evaluate_folders"]
 
+_SHOWN = 5
+
 
 def default_processes() -> int:
     """Return how many cases are measured side by side unless the user says otherwise."""
@@ -115,7 +117,11 @@ def _put_together(
         voxels_prediction=np.array([[float(each.counts.prediction) for each in row] for row in rows]),
         missing=missing,
         extra=extra,
-        remarks=tuple(case.remark for case in scores if case.remark) + _mixed_units(scores, unit),
+        remarks=(
+            *_in_no_truth(names, rows),
+            *_mixed_units(scores, unit),
+            *(case.remark for case in scores if case.remark),
+        ),
     )
 
 
@@ -131,6 +137,13 @@ def _found_classes(scores: Sequence[CaseScores]) -> list[str]:
             "write both with the same values"
         )
     return [each.name for each in classes_of_values(predicted | true)]
+
+
+def _in_no_truth(names: Sequence[str], rows: Sequence[Sequence[ClassScores]]) -> Iterator[str]:
+    absent = [name for place, name in enumerate(names) if not any(row[place].counts.truth for row in rows)]
+    if absent:
+        names_shown = ", ".join(absent[:_SHOWN]) + (", ..." if len(absent) > _SHOWN else "")
+        yield f"in no true mask, yet in the means where a score is defined: {names_shown}"
 
 
 def _mixed_units(scores: Sequence[CaseScores], unit: str) -> tuple[str, ...]:

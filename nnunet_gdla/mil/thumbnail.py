@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from PIL import Image
 
+from nnunet_gdla.cut_short import why_cut_short
 from nnunet_gdla.damage import DAMAGE, reason
 from nnunet_gdla.errors import UserError
 
@@ -107,6 +108,9 @@ def _um_per_px(openslide: Any, properties: Any) -> float | None:  # noqa: ANN401
 
 
 def _from_pillow(path: Path, longest_px: int, *, hint: str) -> SlideImage:
+    why = why_cut_short(path)  # Pillow takes the first page of what is left
+    if why is not None:
+        raise UserError(f"{path} cannot be read as an image: {why}{hint}")
     try:
         with Image.open(path) as opened:
             image = opened.convert("RGB")

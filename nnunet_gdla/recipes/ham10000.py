@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 from nnunet_gdla.errors import UserError
-from nnunet_gdla.recipes.images import write_colour_case
-from nnunet_gdla.recipes.layout import Case, Found, Options, Skipped, list_files, sort_out, unknown_layout
+from nnunet_gdla.recipes.layout import Case, Found, Options, Skipped, list_files
+from nnunet_gdla.recipes.photographs import pair_photographs
 from nnunet_gdla.words import counted
 
 __all__ = ["find"]
@@ -32,25 +32,21 @@ def find(source: Path, options: Options) -> Found:
     skipped: list[Skipped] = []
     images = _by_name(files, source, _IMAGE, skipped)
     masks = _by_name(files, source, _MASK, skipped)
-    if not images or not masks:
-        there = f"there are {counted(len(images), 'image')} and {counted(len(masks), 'mask')} of that form"
-        raise unknown_layout(source, _EXPECTED, there)
     tables = [path for path in files if _METADATA.fullmatch(path.name)]
     lesions = _read_lesions(tables[0]) if tables else {}
-    cases = [
-        Case(name, lesions.get(name, name), (image, masks[name]))
-        for name, image in sorted(images.items())
-        if name in masks
-    ]
-    found = Found(cases, write_colour_case, {"0": "R", "1": "G", "2": "B"}, {"background": 0, "lesion": 1}, ".png", 0)
-    found.files = len(files)
-    alone = {images[name]: f"no mask: {name}_segmentation.png is missing" for name in images.keys() - masks.keys()}
-    alone |= {masks[name]: "mask without its image" for name in masks.keys() - images.keys()}
-    reasons = {path.relative_to(source).as_posix(): reason for path, reason in alone.items()}
-    told = {skip.name for skip in skipped}
-    used = [path for case in cases for path in case.sources] + tables[:1]
-    found.skipped = skipped + [s for s in sort_out(files, used, source, reasons.get) if s.name not in told]
-    found.notes = _notes(cases, tables, lesions)
+    found = pair_photographs(
+        images,
+        masks,
+        groups=lesions,
+        mask_name="{name}_segmentation.png",
+        files=files,
+        tables=tables[:1],
+        skipped=skipped,
+        source=source,
+        expected=_EXPECTED,
+        why=lambda _: None,
+    )
+    found.notes = _notes(found.cases, tables, lesions)
     return found
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image, UnidentifiedImageError
 
+from nnunet_gdla.cut_short import why_cut_short
 from nnunet_gdla.damage import reason
 from nnunet_gdla.files import replaced
 from nnunet_gdla.image_errors import IMAGE_DAMAGE
@@ -130,14 +131,19 @@ def _write_case(case: Case, target: Target, image: Image.Image, remarks: tuple[s
 
 
 def _open(path: Path) -> Image.Image:
+    why = why_cut_short(path)
+    if why is not None:
+        raise CaseProblem(f"{path.name} cannot be read: {why}")
     try:
         with Image.open(path) as image:
             image.load()
-            opened = image.copy()
+            opened, pages = image.copy(), getattr(image, "n_frames", 1) if image.format == "TIFF" else 1
     except UnidentifiedImageError as error:
         raise CaseProblem(f"{path.name} is no image") from error
     except IMAGE_DAMAGE as error:
         raise CaseProblem(f"{path.name} cannot be read: {reason(error, path)}") from error
+    if pages > 1:
+        raise CaseProblem(f"{path.name} holds {pages} images, not one")
     if opened.mode not in _READABLE:
         raise CaseProblem(f"{path.name} has pixels of kind {opened.mode}, not 8 bits a channel")
     return opened

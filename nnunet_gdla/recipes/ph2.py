@@ -3,8 +3,9 @@
 import re
 from pathlib import Path
 
-from nnunet_gdla.recipes.images import copies, write_colour_case
-from nnunet_gdla.recipes.layout import Case, Found, Options, Skipped, list_files, sort_out, unknown_layout
+from nnunet_gdla.recipes.images import copies
+from nnunet_gdla.recipes.layout import Found, Options, Skipped, list_files
+from nnunet_gdla.recipes.photographs import pair_photographs
 from nnunet_gdla.words import counted
 
 __all__ = ["find"]
@@ -25,24 +26,20 @@ def find(source: Path, options: Options) -> Found:
     skipped: list[Skipped] = []
     images = _by_name(files, source, _IMAGE, skipped)
     masks = _by_name(files, source, _MASK, skipped)
-    if not images or not masks:
-        there = f"there are {counted(len(images), 'image')} and {counted(len(masks), 'mask')} of that form"
-        raise unknown_layout(source, _EXPECTED, there)
     twin = copies(list(images.values()))
-    cases = [
-        Case(name, twin.get(image, image).stem, (image, masks[name]))
-        for name, image in sorted(images.items())
-        if name in masks
-    ]
-    found = Found(cases, write_colour_case, {"0": "R", "1": "G", "2": "B"}, {"background": 0, "lesion": 1}, ".png", 0)
-    found.files = len(files)
-    alone = {images[name]: f"no mask: {name}_lesion.bmp is missing" for name in images.keys() - masks.keys()}
-    alone |= {masks[name]: "mask without its image" for name in masks.keys() - images.keys()}
-    reasons = {path.relative_to(source).as_posix(): reason for path, reason in alone.items()}
-    told = {skip.name for skip in skipped}
-    rest = sort_out(files, (path for case in cases for path in case.sources), source, lambda name: _why(name, reasons))
-    found.skipped = skipped + [skip for skip in rest if skip.name not in told]
-    twins = [case.name for case in cases if case.group != case.name]
+    found = pair_photographs(
+        images,
+        masks,
+        groups={name: twin.get(image, image).stem for name, image in images.items()},
+        mask_name="{name}_lesion.bmp",
+        files=files,
+        tables=[],
+        skipped=skipped,
+        source=source,
+        expected=_EXPECTED,
+        why=_why,
+    )
+    twins = [case.name for case in found.cases if case.group != case.name]
     if twins:
         found.notes.append(f"{counted(len(twins), 'image')} byte-equal to another, kept with it: {', '.join(twins)}")
     return found
@@ -62,7 +59,5 @@ def _by_name(files: list[Path], source: Path, pattern: re.Pattern[str], skipped:
     return found
 
 
-def _why(name: str, reasons: dict[str, str]) -> str | None:
-    if name in reasons:
-        return reasons[name]
+def _why(name: str) -> str | None:
     return "not needed: colour regions of a lesion" if "_roi" in name.lower() else None

@@ -63,6 +63,11 @@ def paper_split(cases: Sequence[Case], recipe: Recipe, seed: int = SEED) -> Spli
 
     Groups are shuffled and dealt out to training, then validation, then test, until each has its share of the cases;
     so a part can be larger than its share by less than one group.
+
+    Args:
+        cases: All that were found; those of a pool outside the paper's split are left out.
+        recipe: The dataset.
+        seed: Same seed and cases, same split.
     """
     cases = [case for case in cases if not case.pool]
     if recipe.lists is not None:

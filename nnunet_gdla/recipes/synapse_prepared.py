@@ -26,7 +26,7 @@ _DAMAGED: tuple[type[Exception], ...] = (*DAMAGE, zipfile.BadZipFile)
 
 
 def find_prepared(folders: list[Path], files: list[Path], source: Path) -> Found:
-    """Find the slices of each training case and the test volumes.
+    """Find the slices of each training case (.npz, H x W each) and the test volumes (.h5, Z x H x W).
 
     A case whose slices have a gap is left out, and so is a volume of a case that there are slices of.
     """

@@ -23,6 +23,8 @@ def findings_on(folder: Path) -> list[Finding]:
         ({"file_ending": ".jpg"}, "file_ending", ".jpg is lossy"),
         ({"file_ending": "png"}, "file_ending", "must begin with a dot"),
         ({"numTraining": None}, "dataset.json", "numTraining is missing"),
+        ({"numTraining": "6"}, "numTraining", "it is '6'"),
+        ({"numTraining": 6.5}, "numTraining", "it is 6.5"),
         ({"labels": None}, "labels", "no labels object"),
         ({"labels": {"0": "background", "1": "object"}}, "labels", "the wrong way round"),
         ({"labels": {"object": 1}}, "labels", "background is missing"),

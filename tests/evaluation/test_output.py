@@ -1,6 +1,7 @@
 """Where results go, and what they say of their rules."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 
 from nnunet_gdla.errors import UserError
 from tests.evaluation.command_line import typed
+from tests.evaluation.mask_files import write_scheme
 
 
 def test_results_go_neither_among_masks_nor_over_a_summary_of_nnunet(work: Path) -> None:
@@ -36,6 +38,41 @@ def test_the_table_itself_may_be_named_to_compare(work: Path, capsys: pytest.Cap
         assert typed(f"evaluate {name} truth -np 1 --draws 5") == 0
     assert typed("compare good/evaluation/metrics.csv bad --draws 5") == 0
     assert "A: good/evaluation/metrics.csv, 8 cases" in capsys.readouterr().out
+
+
+def test_results_that_could_not_be_written_are_refused_before_all_is_measured(
+    work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (work / "file").touch()
+    for name in ("summary.json", "boxplot.png", "differences.png"):
+        (work / f"taken by {name}" / name).mkdir(parents=True)
+    before = sorted(work.rglob("*"))
+    monkeypatch.setattr("nnunet_gdla.commands.evaluate.evaluate_folders", None)
+    monkeypatch.setattr(os, "access", lambda path, _: Path(path).name != "truth")
+    for line, why in (
+        ("evaluate good truth --out file", r"file cannot be made \(file is a file\)"),
+        ("evaluate good truth --out file/below/it", r"file/below/it cannot be made \(.*file is a file\)"),
+        ("evaluate good truth --out 'taken by summary.json'", "is a folder, where a file of that name belongs"),
+        ("evaluate good truth --out 'taken by boxplot.png'", "is a folder, where a file of that name belongs"),
+        ("compare good bad --truth truth --out 'taken by differences.png'", "is a folder, where a file"),
+        ("compare good bad --truth truth --out truth/new", "truth cannot be written into"),
+    ):
+        with pytest.raises(UserError, match=why):
+            typed(line)
+    assert sorted(work.rglob("*")) == before
+
+
+def test_masks_measured_against_themselves_are_noted(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert typed("evaluate truth ./good/../truth -np 1 --draws 5 --out own") == 0
+    assert "good/../truth is both PREDICTIONS and TRUTH, so every score is perfect" in capsys.readouterr().out
+
+
+def test_the_folder_of_a_dataset_json_may_be_named(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_scheme(work / "dataset" / "dataset.json", {"background": 0, "one": 1, "two": 2})
+    assert typed("evaluate good truth -np 1 --draws 5 --dataset-json dataset") == 0
+    assert "classes from dataset/dataset.json" in capsys.readouterr().out
+    with pytest.raises(UserError, match=r"bad/dataset\.json does not exist"):
+        typed("evaluate good truth -np 1 --draws 5 --dataset-json bad")
 
 
 def test_what_the_conventions_mean_is_written_down(work: Path) -> None:

@@ -266,3 +266,14 @@ def test_real_slide_in_every_layout(tmp_path: Path, layout: str) -> None:
         feature["geometry"]["coordinates"][0][1][0] - c[0] for feature, c in zip(tree["features"], corners, strict=True)
     }
     assert all(abs(side - 128) < 1 for side in sides)
+
+
+def test_a_picture_that_was_cut_short_is_refused(tmp_path: Path) -> None:
+    """Pillow would take the first page of what is left."""
+    path = tmp_path / "slide.tif"
+    pages = [Image.fromarray(np.random.default_rng(page).integers(0, 255, (40, 30, 3), np.uint8)) for page in range(5)]
+    pages[0].save(path, save_all=True, append_images=pages[1:])
+    assert open_slide_image(path, longest_px=20).size == (30, 40)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    with pytest.raises(UserError, match=r"slide\.tif cannot be read as an image: EOFError: "):
+        open_slide_image(path, longest_px=20)

@@ -198,8 +198,11 @@ def test_what_is_asked_for_reaches_the_plans(tmp_path: Path, monkeypatch: pytest
         ("-d 123", "123 is not in"),
         ("-d 850 --memory 4", "--memory for --device cpu"),
         ("-d 850 --device cpu -gpu_memory_target 4", "-gpu_memory_target is for --device cuda"),
-        ("-d 850 -gpu_memory_target 0", "above 0"),
-        ("-d 850 -gpu_memory_target nan", "above 0"),
+        ("-d 850 -gpu_memory_target 0", "0 GB of memory train nothing: give at least"),
+        ("-d 850 -gpu_memory_target -3", "-3 GB of memory"),
+        ("-d 850 -gpu_memory_target nan", "nan GB of memory"),
+        ("-d 850 -gpu_memory_target inf", "inf GB of memory"),
+        ("-d 850 -gpu_memory_target 1e-9", "1e-09 GB of memory"),  # stock planning would never end
         ("-d 850 --patch-size 100 64", "multiples of 32"),
         ("-d 850 --batch-size 0", "at least 1"),
         ("-d 850 -np 0", "at least 1"),

@@ -28,12 +28,56 @@ def test_data_older_than_their_raw_files_are_made_anew(dataset: Project, capsys:
     assert run(parse("-d 850")) == 0
     shown = capsys.readouterr().out
     assert "The data in nnUNetGDLAPlans_2d are not used: raw files of 1 case (a b.0) are newer." in shown
-    assert "to be made" in shown
+    assert "(stale, to be made anew: nnUNetv2_preprocess -d 850" in shown
     assert run(parse("-d 850 -np 1 --preprocess")) == 0
     assert stamps(dataset.preprocessed / "nnUNetGDLAPlans_2d") != before
     capsys.readouterr()
     assert run(parse("-d 850")) == 0
     assert "nnUNetGDLAPlans_2d are not used" not in capsys.readouterr().out
+
+
+def drop(dataset: Project, case: str) -> None:
+    for part in (f"imagesTr/{case}_0000.png", f"labelsTr/{case}.png"):
+        (dataset.raw / part).unlink()
+    edit(dataset.raw / "dataset.json", lambda content: content.update(numTraining=content["numTraining"] - 1))
+
+
+def copy(dataset: Project, case: str, other: str) -> None:
+    for part in ("imagesTr/{}_0000.png", "labelsTr/{}.png"):
+        shutil.copy2(dataset.raw / part.format(case), dataset.raw / part.format(other))
+    edit(dataset.raw / "dataset.json", lambda content: content.update(numTraining=content["numTraining"] + 1))
+
+
+@pytest.mark.usefixtures("quick_fingerprint")
+def test_cases_that_were_added_or_removed_make_data_stale(dataset: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    """A removed case would still be trained on: nnU-Net takes all that lie in the folder."""
+    assert run(parse("-d 850 -np 1")) == 0
+    assert identifier(dataset) == "nnUNetPlans_2d"
+    drop(dataset, "a b.5")
+    capsys.readouterr()
+    assert run(parse("-d 850 -np 1 --preprocess")) == 0
+    shown = capsys.readouterr().out
+    assert "The data in nnUNetPlans_2d are not used: 1 case there (a b.5) not in the raw dataset." in shown
+    assert identifier(dataset) == "nnUNetGDLAPlans_2d"
+    before = stamps(dataset.preprocessed / "nnUNetGDLAPlans_2d")
+    copy(dataset, "a b.4", "new")
+    assert run(parse("-d 850 -np 1")) == 0
+    shown = capsys.readouterr().out
+    assert "The data in nnUNetGDLAPlans_2d are not used: 1 case (new) not there." in shown
+    assert "nnUNetGDLAPlans_2d (stale, to be made anew: nnUNetv2_preprocess -d 850" in shown
+    assert stamps(dataset.preprocessed / "nnUNetGDLAPlans_2d") == before
+    assert run(parse("-d 850 -np 1 --preprocess")) == 0
+    shown = capsys.readouterr().out
+    assert "The data in nnUNetGDLAPlans_2d are not used: 1 case (new) not there." in shown
+    assert "stale" not in shown
+
+
+def test_stock_data_of_other_labels_are_told(dataset: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    edit(dataset.raw / "dataset.json", lambda content: content.update(labels={"background": 0, "disc": 1}))
+    assert run(parse("-d 850 -np 1")) == 0
+    shown = capsys.readouterr().out
+    assert "The data in nnUNetPlans_2d are not used: they were made for other labels or channels" in shown
+    assert "nnUNetGDLAPlans_2d (to be made: " in shown
 
 
 def fingerprint(dataset: Project) -> dict[str, Any]:
@@ -138,12 +182,23 @@ def two_channels(raw: Path) -> None:
     edit(raw / "dataset.json", lambda content: content.update(channel_names={"0": "a", "1": "b"}))
 
 
+def a_number_in_quotes(raw: Path) -> None:
+    edit(raw / "dataset.json", lambda content: content.update(numTraining="6"))
+
+
 def a_label_gone(raw: Path) -> None:
     (raw / "labelsTr" / "a b.3.png").unlink()
 
 
 def a_broken_image(raw: Path) -> None:
     (raw / "imagesTr" / "a b.0_0000.png").write_bytes(b"no image")
+
+
+def test_another_number_of_cases_is_noted(dataset: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    edit(dataset.raw / "dataset.json", lambda content: content.update(numTraining=60))
+    assert run(parse("-d 850 -np 1")) == 0
+    assert "NOTE: " + str(dataset.raw / "dataset.json") in (shown := capsys.readouterr().out)
+    assert "says numTraining 60, there are 6 training cases; the batch is limited by what it says" in shown
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -154,6 +209,7 @@ def a_broken_image(raw: Path) -> None:
         (no_json, "dataset.json cannot be read"),
         (no_list, "holds a list"),
         (two_channels, "names 2 channels, the files of a b.0 have 1"),
+        (a_number_in_quotes, "it is '6': write the number"),
         (a_label_gone, r"1 raw file not there \(.*a b.3.png\)"),
         (a_broken_image, r"a b\.0_0000\.png cannot be read \(.*remove all files of the case"),
     ],

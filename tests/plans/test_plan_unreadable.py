@@ -1,6 +1,7 @@
 """`nnunet-gdla plan` on raw files that cannot be read, or only in part: one sentence with the file's name."""
 
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -58,6 +59,23 @@ def test_a_file_cut_short_is_named_in_one_sentence(
     assert shown[0].startswith(f"nnunet-gdla plan: {path} cannot be read (")
     assert shown[0].count(path.name) == 1
     assert not Path(os.environ["nnUNet_preprocessed"]).exists()
+
+
+@pytest.mark.parametrize("ending", [".gipl", ".tif"])
+@pytest.mark.parametrize("case", ["case_0", "case_1"])  # looked at before the workers start, and not
+def test_formats_that_are_read_short_without_a_word_are_named_too(
+    ending: str, case: str, volumes: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    shutil.rmtree(volumes)
+    folder = make_dataset(volumes.parent, planes(1, np.int16, 1000), ["MR"], ending, size=(4, 30, 32))
+    if ending == ".tif":
+        write_description(folder, overwrite_image_reader_writer="Tiff3DIO")
+    path = folder / "imagesTr" / f"{case}_0000{ending}"
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    code, shown = plan(capfd)
+    assert code == 1
+    assert len(shown) == 1
+    assert shown[0].startswith(f"nnunet-gdla plan: {path} cannot be read (EOFError: ")
 
 
 def test_whole_files_are_planned(volumes: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -185,6 +185,24 @@ def test_a_recipe_is_a_shell_script_with_our_and_nnunets_commands(
     assert parser.parse_args(commands[3][2:]).write_plans
 
 
+def test_a_recipe_says_that_its_number_is_taken(folders: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folders / "raw" / "Dataset077_BUSI").mkdir()
+    run_recipe("busi", "-d", 77)
+    assert "NOTE" not in capsys.readouterr().out
+    run_recipe("ph2", "-d", 77)
+    assert capsys.readouterr().out.startswith("# NOTE: number 77 is taken by ")
+
+
+@pytest.mark.parametrize("size", ["0", "100000", "x"])
+def test_a_size_that_fills_the_memory_or_is_none_is_wrong_usage(size: str, capsys: pytest.CaptureFixture[str]) -> None:
+    parser = argparse.ArgumentParser()
+    arguments_recipes.convert(parser)
+    with pytest.raises(SystemExit) as caught:
+        parser.parse_args(["busi", "source", "-d", "77", "--size", size])
+    assert caught.value.code == 2
+    assert "--size" in capsys.readouterr().err
+
+
 def test_a_recipe_says_what_it_equals(capsys: pytest.CaptureFixture[str]) -> None:
     run_recipe("acdc")
     out = capsys.readouterr().out
