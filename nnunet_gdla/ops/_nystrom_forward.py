@@ -101,8 +101,7 @@ class Elements:
     def mixing(self, b: int, values: Tensor | None = None) -> Mixing:
         """Summarise element b, and return what its rows are mixed by; the values are written to `values` (L, C)."""
         kept, maps = None if self.exponentials is None else self.exponentials[b], self.maps
-        given = (self.x[b], maps.key[b], value_part(self.weights), self.sizes.heads, kept, values)
-        summary = summarise(*given, by_tokens=values is None or kept is not None)
+        summary = summarise(self.x[b], maps.key[b], value_part(self.weights), self.sizes.heads, kept, values)
         self.summaries.append(summary)
         return Mixing(maps.query[b], maps.bias[b], maps.inverse[b] @ summary.values)
 

@@ -56,12 +56,11 @@ def summarise(
     heads: int,
     kept: Tensor | None = None,
     values: Tensor | None = None,
-    *,
-    by_tokens: bool,
 ) -> Summary:
     """Return softmax over rows of `x key^T`, transposed, times the values of the rows.
 
-    The softmax runs once over the rows: what was summed is scaled whenever a larger score comes along.
+    The softmax runs once over the rows: what was summed is scaled whenever a larger score comes along. Tokens are
+    summed and their means projected, which backward needs; only where values are at hand and nothing is kept, values.
 
     Args:
         x: (L, C).
@@ -70,11 +69,10 @@ def summarise(
         heads: H.
         kept: (L, S), for the exponentials, or None.
         values: (L, C), for the values, or None.
-        by_tokens: Sum tokens and project their means, which backward needs; else sum values.
     """
-    weight, bias = value
+    (weight, bias), by_tokens = value, values is None or kept is not None
     cuts, landmarks = chunks(*x.shape), len(key) // heads
-    scores, rows_of_values = x.new_empty(longest(cuts), len(key)), x.new_empty(longest(cuts), len(weight))
+    scores = x.new_empty(longest(cuts), len(key))
     top, total = x.new_full((len(key),), -torch.inf), x.new_zeros(len(key))
     tops, out = [], x.new_zeros(heads, landmarks, x.shape[1] if by_tokens else len(weight) // heads)
     for cut in cuts:
@@ -85,12 +83,12 @@ def summarise(
         shrink = (top - new_top).exp_()
         total = total.mul_(shrink).add_(e_nS.sum(0))
         out.mul_(shrink.view(heads, -1, 1))
-        if values is not None or not by_tokens:
-            v_nC = torch.addmm(bias, x_nC, weight.T, out=rows_of_values[:size] if values is None else values[cut])
+        if values is not None:
+            torch.addmm(bias, x_nC, weight.T, out=values[cut])
         if by_tokens:
             out.flatten(0, 1).addmm_(e_nS.T, x_nC)
-        else:
-            out.baddbmm_(_heads(e_nS, heads).transpose(1, 2), _heads(v_nC, heads))
+        elif values is not None:
+            out.baddbmm_(_heads(e_nS, heads).transpose(1, 2), _heads(values[cut], heads))
         top = new_top
         tops.append(new_top)
     out.div_(total.view(heads, -1, 1))
@@ -134,10 +132,9 @@ def grad_of_summary(
     heads, cuts, keys = len(grad), chunks(*x.shape), len(key)
     back = (grad @ weight.unflatten(0, (heads, -1))).flatten(0, 1)
     both, of_key = torch.cat([key, back]), torch.zeros_like(key)
-    level = (grad * summary.values).sum(-1)  # what the softmax takes off: the mean of its gradient
-    if values is None:
-        level = level - (grad @ bias.view(heads, -1, 1)).squeeze(-1)
-    level, grad_T = level.flatten(), grad.transpose(1, 2)
+    # what the softmax takes off: the mean of its gradient, which without values lacks their bias
+    seen = summary.values if values is not None else summary.values - bias.view(heads, 1, -1)
+    level, grad_T = (grad * seen).sum(-1).flatten(), grad.transpose(1, 2)
     of_softmax, of_rows = x.new_empty(longest(cuts), keys), x.new_empty(longest(cuts), len(both))
     for cut, scale in zip(cuts, summary.scale, strict=True):
         size, x_nC = cut.stop - cut.start, x[cut]

@@ -70,7 +70,7 @@ class _ClassRow(torch.autograd.Function):
         maps = landmark_maps(means, x.shape[1], qkv[:both], qkv_bias[:both], sizes)
         kept = x.new_empty(*x.shape[:2], maps.key.shape[1]) if keep else None
         summaries = [
-            summarise(x[b], key, value_part(weights), sizes.heads, None if kept is None else kept[b], by_tokens=True)
+            summarise(x[b], key, value_part(weights), sizes.heads, None if kept is None else kept[b])
             for b, key in enumerate(maps.key)
         ]
         summary = [torch.stack(parts) for parts in zip(*summaries, strict=True)]
