@@ -76,6 +76,55 @@ def _branch_gradient(
 
 @triton.jit
 @no_type_check
+def _rows_again(
+    q,
+    state,
+    lam,
+    head,
+    asked,
+    slab_c,
+    EPS: tl.constexpr,
+    DIFFERENTIAL: tl.constexpr,
+    WIDTH: tl.constexpr,
+    D: tl.constexpr,
+    V: tl.constexpr,
+    PRECISION: tl.constexpr,
+    ACC: tl.constexpr,
+):
+    """Compute the normalisers of both branches and the difference of their outputs once more, from the queries."""
+    one, one_there = channels_of(0, WIDTH, D)
+    two, two_there = channels_of(1, WIDTH, D)
+    phi_1 = mapped(q + one[None, :] * slab_c, asked[:, None] & one_there[None, :], ACC)
+    phi_2 = mapped(q + two[None, :] * slab_c, asked[:, None] & two_there[None, :], ACC)
+    norm_1 = tl.sum(phi_1 * tl.load(state + 2 * D * V + tl.arange(0, D))[None, :], 1)
+    norm_2 = tl.sum(phi_2 * tl.load(state + 2 * D * V + D + tl.arange(0, D))[None, :], 1)
+    if not DIFFERENTIAL:
+        norm_1 += norm_2
+        norm_2 = norm_1
+    norm_1, norm_2 = norm_1 + EPS, norm_2 + EPS
+    signed = signed_state(state, lam, 0, head, WIDTH, DIFFERENTIAL, D, V)
+    y = tl.dot(phi_1 / norm_1[:, None], signed, input_precision=PRECISION)
+    signed = signed_state(state, lam, 1, head, WIDTH, DIFFERENTIAL, D, V)
+    y += tl.dot(phi_2 / norm_2[:, None], signed, input_precision=PRECISION)
+    return norm_1, norm_2, y
+
+
+@triton.jit
+@no_type_check
+def _through_gate(g, of_g, read, written, d_out, normed, GATE: tl.constexpr, ACC: tl.constexpr):
+    """Write the gradient of the gate's input, and return that of what it multiplies."""
+    value = tl.load(g, mask=read, other=0.0).to(ACC)
+    gate = sigmoid(value)
+    slope = gate * (1.0 - gate)
+    if GATE == "silu":
+        slope = gate + value * slope
+        gate = value * gate
+    tl.store(of_g, (d_out * normed * slope).to(of_g.dtype.element_ty), mask=written)
+    return d_out * gate
+
+
+@triton.jit
+@no_type_check
 def query_gradient_kernel(
     grad,
     slab,
@@ -114,11 +163,7 @@ def query_gradient_kernel(
     batch_head, split = tl.program_id(0), tl.program_id(1)
     rows, columns = tl.arange(0, ROWS), tl.arange(0, V)
     head = batch_head % heads
-    one, one_there = channels_of(0, WIDTH, D)
-    two, two_there = channels_of(1, WIDTH, D)
     state += batch_head.to(tl.int64) * (2 * D * V + 2 * D)
-    total_1 = tl.load(state + 2 * D * V + tl.arange(0, D))
-    total_2 = tl.load(state + 2 * D * V + D + tl.arange(0, D))
     w = tl.load(weight + columns, mask=columns < WIDTH, other=0.0).to(ACC)
     of_state_1, of_state_2 = tl.zeros((D, V), ACC), tl.zeros((D, V), ACC)
     of_total_1, of_total_2 = tl.zeros((D,), ACC), tl.zeros((D,), ACC)
@@ -133,34 +178,20 @@ def query_gradient_kernel(
         # A row that nobody asks a gradient of gives none, whatever it holds: padding may be NaN.
         asked = inside & (tl.max((d_out != 0).to(tl.int32), 1) > 0)
         q = head_place(slab, 0, batch_head, start, heads, WIDTH, slab_b, slab_n, slab_c) + rows[:, None] * slab_n
-        phi_1 = mapped(q + one[None, :] * slab_c, asked[:, None] & one_there[None, :], ACC)
-        phi_2 = mapped(q + two[None, :] * slab_c, asked[:, None] & two_there[None, :], ACC)
-        norm_1, norm_2 = tl.sum(phi_1 * total_1[None, :], 1), tl.sum(phi_2 * total_2[None, :], 1)
-        if not DIFFERENTIAL:
-            norm_1 += norm_2
-            norm_2 = norm_1
-        norm_1, norm_2 = norm_1 + EPS, norm_2 + EPS
-        signed = signed_state(state, lam, 0, head, WIDTH, DIFFERENTIAL, D, V)
-        y = tl.dot(phi_1 / norm_1[:, None], signed, input_precision=PRECISION)
-        signed = signed_state(state, lam, 1, head, WIDTH, DIFFERENTIAL, D, V)
-        y += tl.dot(phi_2 / norm_2[:, None], signed, input_precision=PRECISION)
+        norm_1, norm_2, y = _rows_again(
+            q, state, lam, head, asked, slab_c, EPS, DIFFERENTIAL, WIDTH, D, V, PRECISION, ACC
+        )
         inverse_root = (1.0 / tl.sqrt(tl.sum(y * y, 1) / WIDTH + NORM_EPS))[:, None]
         unit = y * inverse_root
 
         d_normed = d_out
         if GATE != "none":
-            place = head_place(slab, 3, batch_head, start, heads, WIDTH, slab_b, slab_n, slab_c)
-            place += rows[:, None] * slab_n + columns[None, :] * slab_c
-            g = tl.load(place, mask=asked[:, None] & (columns < WIDTH)[None, :], other=0.0).to(ACC)
-            gate = sigmoid(g)
-            slope = gate * (1.0 - gate)
-            if GATE == "silu":
-                slope = gate + g * slope
-                gate = g * gate
-            place = head_place(of_slab, 3, batch_head, start, heads, WIDTH, of_slab_b, of_slab_n, of_slab_c)
-            place += rows[:, None] * of_slab_n + columns[None, :] * of_slab_c
-            tl.store(place, (d_out * unit * w[None, :] * slope).to(of_slab.dtype.element_ty), mask=written)
-            d_normed = d_out * gate
+            g = head_place(slab, 3, batch_head, start, heads, WIDTH, slab_b, slab_n, slab_c)
+            g += rows[:, None] * slab_n + columns[None, :] * slab_c
+            of_g = head_place(of_slab, 3, batch_head, start, heads, WIDTH, of_slab_b, of_slab_n, of_slab_c)
+            of_g += rows[:, None] * of_slab_n + columns[None, :] * of_slab_c
+            read = asked[:, None] & (columns < WIDTH)[None, :]
+            d_normed = _through_gate(g, of_g, read, written, d_out, unit * w[None, :], GATE, ACC)
         of_weight += tl.sum(d_normed * unit, 0)
         d_unit = d_normed * w[None, :]
         d_y = (d_unit - unit * (tl.sum(d_unit * unit, 1) / WIDTH)[:, None]) * inverse_root
