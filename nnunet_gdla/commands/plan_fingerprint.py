@@ -100,7 +100,9 @@ def foreign_errors(name: str) -> Iterator[None]:
             raw = Path(os.environ["nnUNet_raw"]) / name
             description = _description(raw)
             dataset = _cases(raw, description)
-            _refuse_unreadable(dataset.values(), _reader(description, dataset))
+            reader = _reader(description, dataset)
+            _refuse_unreadable(dataset.values(), reader)
+            _refuse_without_foreground(raw, dataset, reader)
         raise _unfit(name, str(error).strip().split("\n", 1)[0].strip() or type(error).__name__) from error
 
 
@@ -115,6 +117,16 @@ def _refuse_unreadable(cases: Iterable[Mapping[str, Any]], reader: type[BaseRead
     """Name the first file that cannot be read, if there is one."""
     for path, is_label in _files(cases):
         _refuse(path, why_unreadable(path, reader, is_label=is_label))
+
+
+def _refuse_without_foreground(raw: Path, dataset: RawCases, reader: type[BaseReaderWriter]) -> None:
+    with quiet_readers():
+        if any(bool((reader().read_seg(str(case["label"]))[0] > 0).any()) for case in dataset.values()):
+            return
+    raise UserError(
+        f"the masks of all {counted(len(dataset), 'case')} of {raw.name} are 0 everywhere: planning needs a case with "
+        f"foreground, so look what was written to {raw / 'labelsTr'}."
+    )
 
 
 def _refuse_cut(cases: Iterable[Mapping[str, Any]]) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import SimpleITK as sitk
 
 from nnunet_gdla.cli import main
 from tests.commands.made_datasets import make_dataset, planes, write_description
@@ -93,3 +94,14 @@ def test_files_that_do_not_fit_together_are_told_by_their_case(
     assert code == 1
     assert len(shown) == 1
     assert "doctor -d 801" in shown[0]
+
+
+def test_a_dataset_without_any_foreground_is_told_so(volumes: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for path in (volumes / "labelsTr").iterdir():
+        mask = sitk.ReadImage(path)
+        sitk.WriteImage(mask * 0, path)
+    code, shown = plan(capfd)
+    assert code == 1
+    assert len(shown) == 1
+    assert "of Dataset801_" in shown[0]
+    assert "are 0 everywhere: planning needs a case with foreground" in shown[0]
