@@ -21,6 +21,7 @@ from nnunet_gdla.cut_short import why_cut_short
 from nnunet_gdla.damage import reason
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.image_errors import IMAGE_DAMAGE
+from nnunet_gdla.words import counted
 
 __all__ = ["ENDINGS", "Mask", "check_same_grid", "list_masks", "read_mask"]
 
@@ -179,7 +180,9 @@ def _read_tiff(path: Path) -> tuple[Shaped[np.ndarray, "..."], tuple[float, floa
             raise UserError(f"{path} is a colour image; save the mask with one label value a pixel")
         parts = [series.asarray() for series in file.series]  # several: pages that nothing says belong together
     if len({part.shape for part in parts}) > 1 or (len(parts) > 1 and parts[0].ndim != 2):
-        raise UserError(f"{path} holds {len(parts)} images of different kinds; save the mask alone, as one stack")
+        raise UserError(
+            f"{path} holds {counted(len(parts), 'image')} of different kinds; save the mask alone, as one stack"
+        )
     pixels = parts[0] if len(parts) == 1 else np.stack(parts)
     beside = path.with_suffix(".json")  # nnU-Net keeps the voxel size of a three-dimensional TIFF there
     if pixels.ndim != 3 or not beside.is_file():
