@@ -10,6 +10,7 @@ from nnunet_gdla.layers.grid import check_grid, convolution, to_grid, to_tokens
 from nnunet_gdla.layers.norm import HeadRMSNorm
 from nnunet_gdla.layers.untouched import has_hooks, is_seen, is_untouched
 from nnunet_gdla.ops.gated_differential import GATES, Gate, attend_and_gate, gated_differential_attention
+from nnunet_gdla.ops.local_mixing import LocalWeights, mix_in_place, mix_in_place_fits
 from nnunet_gdla.ops.projection import projection
 
 __all__ = ["GATES", "LOCAL_MIXINGS", "Gate", "GatedDifferentialLinearAttention", "LocalMixing"]
@@ -89,15 +90,25 @@ class GatedDifferentialLinearAttention(nn.Module):
         projected = _project(self.qkvg, x)
         mixed = self._attend(projected, self.lambda_global)
         if self.local_depthwise is not None:
-            unused = None if is_seen(self.qkvg, self.local_depthwise) else projected
-            local = self._mix_pointwise(self.local_depthwise(to_grid(projected, grid)), unused)
+            local = self._mix_locally(projected, grid)
             mixed = torch.cat([mixed, self._attend(local, self.lambda_local)], dim=-1)
         return _project(self.out_proj, mixed)
+
+    def _mix_locally(self, projected: Tensor, grid: tuple[int, ...]) -> Tensor:
+        """Both convolutions of the local branch; without gradients the result may lie where `projected` is."""
+        depthwise, pointwise = cast(nn.Conv2d, self.local_depthwise), cast(nn.Conv2d, self.local_pointwise)
+        seen = is_seen(self.qkvg, depthwise)
+        if self.spatial_dims == 2 and pointwise.groups == 1 and not seen and not is_seen(pointwise):
+            biases = cast(Tensor, depthwise.bias), cast(Tensor, pointwise.bias)
+            weights = LocalWeights(depthwise.weight, biases[0], pointwise.weight.flatten(1), biases[1])
+            if mix_in_place_fits(projected, weights):
+                return mix_in_place(projected, (grid[0], grid[1]), weights)
+        return self._mix_pointwise(depthwise(to_grid(projected, grid)), None if seen else projected)
 
     def _mix_pointwise(self, image: Tensor, unused: Tensor | None) -> Tensor:
         """The 1x1 convolution, which on tokens is a linear map, or one for each projection.
 
-        Without gradients the result may lie in `unused`: at full resolution fresh memory costs more than the sums.
+        Without gradients the result may lie in `unused`: fresh memory costs much of what the sums cost.
         """
         layer, tokens = cast(nn.Conv2d, self.local_pointwise), to_tokens(image)
         if not is_untouched(layer):

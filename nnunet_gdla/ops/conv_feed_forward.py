@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from nnunet_gdla.ops._checks import without_autocast
 from nnunet_gdla.ops._fusion import gradients_follow, gradients_with_graph, may_fuse
 from nnunet_gdla.ops._products import linear, product
+from nnunet_gdla.ops._strips import strips, wants_strips
 
 __all__ = ["FeedForwardWeights", "Middle", "conv_feed_forward"]
 
@@ -68,6 +69,8 @@ def conv_feed_forward(
         raise ValueError(f"unknown middle {middle!r}; choose one of {', '.join(MIDDLES)}")
     options = _Options(grid, middle, gradients_follow(x, *weights))
     if may_fuse(x, *weights) and x.numel():
+        if not options.keep and wants_strips(x.shape[0] * x.shape[1], _narrowest(weights), x.element_size()):
+            return _in_strips(x, weights, options)
         return _ConvFeedForward.apply(options, x, *weights)
     return _plain(options, x, *weights)
 
@@ -107,6 +110,31 @@ def _image(x_BNF: Tensor, options: _Options) -> Tensor:
 
 def _tokens(x_BFHW: Tensor) -> Tensor:
     return x_BFHW.flatten(2).transpose(1, 2)
+
+
+def _narrowest(weights: FeedForwardWeights) -> int:
+    """Channels of the convolution in the smallest group."""
+    channels = weights.project.shape[1]
+    return len(weights.expand) // channels * min(LEAST_CHANNELS, channels)
+
+
+def _in_strips(x: Tensor, weights: FeedForwardWeights, options: _Options) -> Tensor:
+    """The layer where nothing is kept, an image and some rows of it at a time, of these some channels."""
+    out = x.new_empty(*x.shape[:2], len(weights.project))
+    kernel, row_bytes = weights.depthwise.shape[-1], options.grid[1] * _narrowest(weights) * x.element_size()
+    for b in range(len(x)):
+        for strip in strips(options.grid, kernel, row_bytes):
+            part, here = x[b : b + 1, strip.around], options._replace(grid=strip.grid)
+            target = out[b, strip.tokens]
+            for number, group in enumerate(_groups(part, weights)):
+                chosen = _take(weights, group)
+                hidden = linear(part, chosen.expand, chosen.expand_bias)
+                last_nE = _middle(hidden, chosen, here)[0][0, strip.within]
+                if number:
+                    target.addmm_(last_nE, chosen.project.mT)
+                else:
+                    target.copy_(linear(last_nE, chosen.project, weights.project_bias))
+    return out
 
 
 class _ConvFeedForward(torch.autograd.Function):
