@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.autograd.function import once_differentiable
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
@@ -47,8 +48,8 @@ def fused_kernels(enabled: bool) -> Iterator[None]:
 
 
 def fused_enabled() -> bool:
-    """Whether fused forms are switched on."""
-    return _enabled[0]
+    """Whether fused forms are switched on, and no forward-mode derivatives are taken, which they do not have."""
+    return _enabled[0] and forward_ad._current_level < 0
 
 
 def first_derivatives_only(backward: Callable[..., Any]) -> Callable[..., Any]:
@@ -73,7 +74,7 @@ def first_derivatives_only(backward: Callable[..., Any]) -> Callable[..., Any]:
 def may_fuse(*tensors: Tensor | None) -> bool:
     """Whether these tensors may go through a fused form: eager, on the CPU, one full-precision dtype, no autocast."""
     first, *rest = (tensor for tensor in tensors if tensor is not None)
-    if not _enabled[0] or not is_eager_cpu(first) or first.dtype not in (torch.float32, torch.float64):
+    if not fused_enabled() or not is_eager_cpu(first) or first.dtype not in (torch.float32, torch.float64):
         return False
     if any(tensor.device != first.device or tensor.dtype != first.dtype for tensor in rest):
         return False

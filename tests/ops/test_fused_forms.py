@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.utils.flop_counter import FlopCounterMode
 
 from nnunet_gdla.ops import _gated_core, _products, conv_feed_forward, gated_differential, relu_projection
@@ -215,6 +216,23 @@ def test_bfloat16_autocast_and_dispatch_modes_take_the_plain_form() -> None:
     with fused_kernels(False):
         assert not may_fuse(x)
     assert may_fuse(x)
+
+
+def test_forward_mode_derivatives_go_through_the_plain_form() -> None:
+    """Under `no_grad` too, where nothing else tells that derivatives are wanted."""
+    inputs = draw(*feed_forward_shapes("gated_silu", (2, 3)))
+    tangents = draw(*feed_forward_shapes("gated_silu", (2, 3)), seed=1)
+    function, step = partial(feed_forward, "gated_silu", (2, 3)), 1e-6
+    ahead, behind = (
+        function(*(x + sign * step * t for x, t in zip(inputs, tangents, strict=True))) for sign in (1, -1)
+    )
+    with torch.no_grad(), forward_ad.dual_level():
+        assert not may_fuse(inputs[0])
+        out = function(*(forward_ad.make_dual(x, t) for x, t in zip(inputs, tangents, strict=True)))
+        torch.testing.assert_close(
+            forward_ad.unpack_dual(out).tangent, (ahead - behind) / (2 * step), rtol=1e-6, atol=1e-6
+        )
+    assert may_fuse(inputs[0])
 
 
 def test_wrong_arguments_get_one_sentence() -> None:
