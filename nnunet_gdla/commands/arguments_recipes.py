@@ -70,7 +70,7 @@ def recipe(parser: argparse.ArgumentParser) -> None:
 
 
 def _positive(text: str) -> int:
-    number = int(text)
+    number = _whole(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{number} is below 1")
     return number
@@ -88,3 +88,10 @@ def _number(text: str) -> int:
     if number > 999:
         raise argparse.ArgumentTypeError(f"{number} is above 999, the last number of an nnU-Net dataset")
     return number
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None

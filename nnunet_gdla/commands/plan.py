@@ -96,8 +96,8 @@ def check_patch_size(edges: Sequence[int]) -> None:
 
     if any(edge < PATCH_MULTIPLE or edge % PATCH_MULTIPLE for edge in edges):
         raise UserError(
-            f"--patch-size {' '.join(map(str, edges))} must be multiples of {PATCH_MULTIPLE}, by which the encoder "
-            "reduces its image."
+            f"--patch-size {' '.join(map(str, edges))} must be positive multiples of {PATCH_MULTIPLE}, by which the "
+            "encoder reduces its image."
         )
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from nnunet_gdla.errors import UserError
 from nnunet_gdla.mil.bundle_info import BundleInfo
 from nnunet_gdla.mil.slides import Slide, SlideStore
 
@@ -189,7 +190,7 @@ def slide_loader(bags: SlideBags, sampler: Sampler[Visit], *, workers: int, pin_
         workers: Processes that read; 0 reads in this one.
         pin_memory: For CUDA.
     """
-    return DataLoader(
+    return _SentenceLoader(
         bags,
         batch_size=None,
         sampler=sampler,
@@ -198,6 +199,16 @@ def slide_loader(bags: SlideBags, sampler: Sampler[Visit], *, workers: int, pin_
         pin_memory=pin_memory,
         persistent_workers=workers > 0,
     )
+
+
+class _SentenceLoader(DataLoader[Bag]):
+    """A loader whose readers' sentences reach the user as they were, without the traceback of a process."""
+
+    def __iter__(self) -> Any:  # noqa: ANN401 - torch's iterator type is private
+        try:
+            yield from super().__iter__()
+        except UserError as error:
+            raise UserError(str(error).rpartition(f"{UserError.__name__}: ")[2].strip()) from None
 
 
 def _as_it_is(item: T) -> T:

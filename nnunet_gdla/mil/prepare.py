@@ -190,6 +190,8 @@ def learned_from_data(config: Config, cohort: Cohort, train: pd.DataFrame, in_di
 def _needs_coords(model: ModelConfig) -> bool:
     """Build the model in small, which also tells whether its settings go together, before any slide is read."""
     arguments = resolved_arguments(model.name, model.arguments())
+    if model.name == "grid_vit":
+        raise UserError("model.name grid_vit reads images, not features of slides; choose another model")
     try:
         built = build_model(model.name, 8, 2, **arguments)
     except (TypeError, ValueError) as error:

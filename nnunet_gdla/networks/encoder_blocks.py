@@ -27,13 +27,21 @@ def use_our_forward(encoder: nn.Module) -> None:
             module.__class__ = ours[type(module)]
 
 
+def _acts(dropout: nn.Module) -> bool:
+    """Whether a dropout has to be called: it drops, by its own mode, or somebody looks on or has replaced it."""
+    if has_hooks(dropout) or type(dropout) not in (nn.Dropout, nn.Identity):
+        return True
+    return isinstance(dropout, nn.Dropout) and dropout.training and dropout.p > 0
+
+
 class _Attention(Attention):
     """Attention of all tokens to those of a coarser image, products by the faster library."""
 
     def forward(self, x: Tensor, feat_size: Sequence[int]) -> Tensor:
         """Mix tokens (B, N, C) of an image of that height and width."""
-        drops = self.training and (self.attn_drop.p or self.proj_drop.p)
-        plain = drops or self.pool is not None or not self.fused_attn or not is_untouched(self.q, self.kv, self.proj)
+        plain = (self.training and self.attn_drop.p > 0) or _acts(self.proj_drop)
+        plain = plain or self.pool is not None or not self.fused_attn
+        plain = plain or not is_untouched(self.q, self.kv, self.proj)
         if plain or not may_fuse(x, *self.parameters()):
             return cast(Tensor, super().forward(x, list(feat_size)))
         q = projection(x, self.q.weight, self.q.bias).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
@@ -50,8 +58,8 @@ class _Mlp(MlpWithDepthwiseConv):
 
     def forward(self, x: Tensor, feat_size: Sequence[int]) -> Tensor:
         """Map tokens (B, N, C) of an image of that height and width."""
-        plain = not isinstance(self.act, nn.GELU) or self.act.approximate != "none"
-        plain = plain or not isinstance(self.relu, nn.Identity) or (self.training and self.drop.p > 0)
+        plain = type(self.act) is not nn.GELU or self.act.approximate != "none"
+        plain = plain or type(self.relu) is not nn.Identity or has_hooks(self.relu) or _acts(self.drop)
         plain = plain or has_hooks(self.act) or not is_untouched(self.fc1, self.dwconv, self.fc2)
         if plain or not may_fuse(x, *self.parameters()):
             return cast(Tensor, super().forward(x, list(feat_size)))

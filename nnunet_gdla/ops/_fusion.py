@@ -106,9 +106,13 @@ def is_eager_cpu(tensor: Tensor) -> bool:
 def gradients_with_graph(
     plain: Callable[..., Tensor], inputs: tuple[Tensor | None, ...], grad: Tensor
 ) -> list[Tensor | None]:
-    """Gradients of the plain form, one an input, that can be differentiated again."""
+    """Gradients of the plain form, one an input, that can be differentiated again.
+
+    Taken at views of the inputs: one input may depend on another, and what flows that way is not the operator's own.
+    """
     with torch.enable_grad():
-        out = plain(*inputs)
-    wanted = [tensor for tensor in inputs if tensor is not None and tensor.requires_grad]
+        own = [None if tensor is None else tensor.view_as(tensor) for tensor in inputs]
+        out = plain(*own)
+    wanted = [tensor for tensor in own if tensor is not None and tensor.requires_grad]
     found = iter(torch.autograd.grad(out, wanted, grad, create_graph=True, allow_unused=True))
-    return [next(found) if tensor is not None and tensor.requires_grad else None for tensor in inputs]
+    return [next(found) if tensor is not None and tensor.requires_grad else None for tensor in own]

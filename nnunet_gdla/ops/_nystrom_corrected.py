@@ -153,7 +153,9 @@ def _correct(
     norm_Hn = torch.linalg.vector_norm(y_nHD, dim=-1).T
     found = Alignment(axis_nHD.transpose(0, 1)[None], dot_Hn[None], norm_Hn[None])
     with torch.set_grad_enabled(keep):
-        beta = correction.beta(y_nHD.transpose(0, 1)[None], found, patches).to(y_nHD.dtype)
+        # somebody may keep what he is asked with
+        y_shown = y_nHD.clone() if correction.at_once else y_nHD
+        beta = correction.beta(y_shown.transpose(0, 1)[None], found, patches).to(y_nHD.dtype)
         if around.any_alone:
             beta = beta.masked_fill(around.alone[:, None, patches.rows, 0], 0)
     y_nHD.addcmul_(steps(beta[0].detach(), dot_Hn), axis_nHD, value=-1)

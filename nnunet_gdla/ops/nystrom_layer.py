@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from nnunet_gdla.ops._checks import without_autocast
-from nnunet_gdla.ops._fusion import first_derivatives_only, fused_enabled
+from nnunet_gdla.ops._fusion import first_derivatives_only, may_fuse
 from nnunet_gdla.ops._graph import graph_for
 from nnunet_gdla.ops._nystrom_backward import Backward
 from nnunet_gdla.ops._nystrom_corrected import Correction, Patches, attend_and_correct
@@ -34,15 +34,10 @@ def nystrom_layer_fits(x: Tensor, weights: LayerWeights, *, num_heads: int, num_
     On a CPU, in float32 or float64 without autocast, for long sequences and landmarks that are not too many. Not while
     a program is traced: what it does chunk by chunk would be unrolled.
     """
-    if not fused_enabled() or torch.compiler.is_compiling() or torch.compiler.is_exporting():
+    if torch.compiler.is_exporting() or not may_fuse(x, *weights):
         return False
-    if torch.is_autocast_enabled(x.device.type):
-        return False
-    plain = all(
-        w.dtype == x.dtype and w.device.type == "cpu" and type(w) in (Tensor, torch.nn.Parameter) for w in weights
-    )
-    fits = num_heads * num_landmarks <= x.shape[-1] + num_landmarks
-    return plain and fits and x.device.type == "cpu" and x.dtype.itemsize >= 4 and x.shape[1] >= FEWEST_ROWS
+    plain = all(type(weight) in (Tensor, torch.nn.Parameter) for weight in weights)
+    return plain and num_heads * num_landmarks <= x.shape[-1] + num_landmarks and x.shape[1] >= FEWEST_ROWS
 
 
 def nystrom_layer(

@@ -162,6 +162,13 @@ def test_choices_that_do_not_go_together_stop_before_any_slide_is_read(tmp_path:
         fit(config, run=tmp_path / "run")
 
 
+def test_a_model_of_images_is_refused(tmp_path: Path) -> None:
+    make_cohort(tmp_path, "classification")
+    config = small_config(tmp_path, "classification", model={"name": "grid_vit"})
+    with pytest.raises(UserError, match=r"grid_vit reads images, not features of slides"):
+        fit(config, run=tmp_path / "run")
+
+
 def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_slide(tmp_path: Path) -> None:
     make_cohort(tmp_path, "classification")
     write_slide(tmp_path / "h5" / "s00.h5", np.full((30, 16), 3e38, dtype=np.float32))

@@ -48,6 +48,8 @@ def test_placements_may_be_spelled_with_a_hyphen(placement: str) -> None:
         ({"attention": "diff", "correction": "none", "num_heads": 1}, "even"),
         ({"attention": "gdla", "num_heads": 16}, "even"),
         ({"depth": 0}, "depth"),
+        ({"mlp_ratio": 0}, "mlp_ratio must be positive, got 0"),
+        ({"mlp_ratio": float("nan")}, "mlp_ratio must be positive, got nan"),
         ({"drop_path_rate": 1.0}, "drop path"),
         ({"pinv_init": "x"}, "per_matrix"),
         ({"window": 4}, "window"),

@@ -10,7 +10,7 @@ from torch import nn
 
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.mil.bundle_info import BundleInfo
-from nnunet_gdla.mil.data import EpochSampler, EverySlideOnce, Visit
+from nnunet_gdla.mil.data import EpochSampler, EverySlideOnce, SlideBags, Visit, slide_loader
 from nnunet_gdla.mil.fit import fit
 from nnunet_gdla.mil.models import build_model
 from nnunet_gdla.mil.optimiser import parameter_groups
@@ -190,3 +190,16 @@ def test_selection_by_an_unknown_metric_lists_the_known_ones(tmp_path: Path) -> 
     with pytest.raises(UserError, match="no metric 'f1'; choose one of loss, accuracy, balanced_accuracy"):
         fit(small_config(tmp_path, "classification", epochs=1, select="f1"), run=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_reader_in_another_process_says_the_same_sentence(workers: int, tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    path.write_bytes(b"no h5 file")
+    bags = SlideBags({"a": path}, ["a"], {})
+    with pytest.raises(UserError) as direct:
+        bags.read(0)
+    with pytest.raises(UserError) as caught:
+        list(slide_loader(bags, EverySlideOnce(1), workers=workers, pin_memory=False))
+    assert str(caught.value) == str(direct.value)
+    assert str(path) in str(caught.value)

@@ -53,10 +53,31 @@ def hooked(found: PVTGDLA, name: str) -> None:
     found.get_submodule(name).register_forward_hook(lambda _module, _inputs, output: 2 * output)
 
 
+def patched(found: PVTGDLA, name: str) -> None:
+    """What libraries do that put another forward into an instance."""
+    layer: Any = found.get_submodule(name)
+    forward = layer.forward
+    layer.forward = lambda x: 2 * forward(x)
+
+
+def dropping(found: PVTGDLA, name: str) -> None:
+    """Monte Carlo dropout: one layer in training mode within a network in evaluation."""
+    layer: Any = found.get_submodule(name)
+    layer.p = 1.0
+    layer.train()
+
+
+DROPOUTS = ("encoder.stages_0.blocks.0.mlp.drop", "encoder.stages_2.blocks.0.attn.proj_drop")
+
 CHANGES: list[tuple[Callable[[PVTGDLA, str], None], str]] = [
     *((double, name) for name in ("encoder.stages_0.blocks.0.mlp.fc1", "encoder.stages_2.blocks.0.attn.q")),
     *((double, name) for name in ("decoder.blocks.0.attention.qkvg", "decoder.blocks.1.ffn.expand")),
     *((hooked, name) for name in ("encoder.stages_1.blocks.0.mlp", "encoder.stages_0.blocks.1.mlp.dwconv")),
+    *((patched, name) for name in ("encoder.stages_0.blocks.0.mlp.fc1", "encoder.stages_2.blocks.0.attn.q")),
+    *((patched, name) for name in ("decoder.blocks.0.attention.qkvg", "decoder.blocks.1.ffn.expand")),
+    *((patched, name) for name in ("stem.conv2", "decoder.seg_layers.0", "decoder.blocks.2.attention.local_pointwise")),
+    *((change, name) for name in DROPOUTS for change in (hooked, dropping)),
+    (hooked, "encoder.stages_0.blocks.0.mlp.relu"),
     *((hooked, name) for name in ("stem", "stem.conv2", "stem.norm2", "decoder.seg_layers.0")),
     *((hooked, name) for name in ("decoder.blocks.0.attention.norm", "decoder.blocks.2.attention.local_pointwise")),
 ]

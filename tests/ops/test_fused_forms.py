@@ -188,6 +188,17 @@ def test_gradients_and_their_gradients(function: Callable[..., Tensor], inputs: 
 
 
 @pytest.mark.parametrize(("function", "inputs"), cases())
+def test_gradients_with_a_graph_count_no_path_twice(function: Callable[..., Tensor], inputs: Sequence[Tensor]) -> None:
+    """Inputs that depend on one another, as the folded stem on its pixels."""
+    leaf = inputs[0].clone().requires_grad_()
+    moved = [leaf, *(tensor * (1 + leaf.square().mean()) for tensor in inputs[1:])]
+    out = function(*moved).square().sum()
+    (without,) = torch.autograd.grad(out, leaf, retain_graph=True)
+    (with_graph,) = torch.autograd.grad(out, leaf, create_graph=True)
+    torch.testing.assert_close(with_graph, without)
+
+
+@pytest.mark.parametrize(("function", "inputs"), cases())
 def test_the_plain_form_gives_the_same(function: Callable[..., Tensor], inputs: Sequence[Tensor]) -> None:
     fused = gradients(function, inputs)
     with fused_kernels(False):

@@ -168,7 +168,7 @@ def test_the_golden_layers_are_the_same_either_way(golden: SrpFile, monkeypatch:
     assert_all_close(run(1), run(10**9), 2e-5, floor=1e-3)
 
 
-def _layer(correction: str) -> tuple[SlideAttention, Tensor, SlideContext]:
+def small_layer(correction: str) -> tuple[SlideAttention, Tensor, SlideContext]:
     torch.manual_seed(0)
     layer = SlideAttention(16, 2, correction=correction, num_landmarks=4)
     graph = _lattice(1, 40, shared=True)
@@ -176,8 +176,8 @@ def _layer(correction: str) -> tuple[SlideAttention, Tensor, SlideContext]:
 
 
 def test_a_new_gate_changes_no_bit() -> None:
-    layer, x, context = _layer("srp")
-    plain, *_ = _layer("none")
+    layer, x, context = small_layer("srp")
+    plain, *_ = small_layer("none")
     assert isinstance(layer.correction, GatedSRP)
     assert torch.equal(layer(x, context), plain(x, context))
     with torch.no_grad():
@@ -185,17 +185,17 @@ def test_a_new_gate_changes_no_bit() -> None:
 
 
 def test_coefficients_of_zero_change_no_bit() -> None:
-    (layer, x, context), (plain, *_) = _layer("fixed:0"), _layer("none")
+    (layer, x, context), (plain, *_) = small_layer("fixed:0"), small_layer("none")
     assert torch.equal(layer(x, context), plain(x, context))
     with torch.no_grad():
         assert torch.equal(layer(x, context), plain(x, context))
-        changed, *_ = _layer("fixed:0.5")
+        changed, *_ = small_layer("fixed:0.5")
         assert not torch.equal(changed(x, context), plain(x, context))
 
 
 @pytest.mark.parametrize("correction", ["srp", "fixed:1.5", "fixed:learned", "none"])
 def test_slide_attention_is_the_same_either_way(correction: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    layer, x, context = _layer(correction)
+    layer, x, context = small_layer(correction)
     if isinstance(layer.correction, GatedSRP):
         for weight in (layer.correction.gate.head_weight, layer.correction.gate.layer_bias):
             assert weight is not None
@@ -212,7 +212,7 @@ def test_slide_attention_is_the_same_either_way(correction: str, monkeypatch: py
 
 
 def test_the_class_row_alone_is_the_same_either_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    layer, x, context = _layer("none")
+    layer, x, context = small_layer("none")
     x.requires_grad_()
     results = []
     for fewest in (1, 10**9):
@@ -227,7 +227,7 @@ def test_the_class_row_alone_is_the_same_either_way(monkeypatch: pytest.MonkeyPa
 
 
 def test_backward_can_run_twice() -> None:
-    layer, x, context = _layer("srp")
+    layer, x, context = small_layer("srp")
     out = layer(x, context).square().sum()
     once = torch.autograd.grad(out, list(layer.parameters()), retain_graph=True)
     for one, two in zip(once, torch.autograd.grad(out, list(layer.parameters())), strict=True):
@@ -245,34 +245,8 @@ def test_the_other_form_is_taken_where_this_one_does_not_fit() -> None:
         assert not nystrom_layer_fits(x, weights, **fine)
 
 
-def test_a_hook_on_a_projection_sees_every_token() -> None:
-    layer, x, context = _layer("none")
-    seen: list[tuple[int, ...]] = []
-    layer.qkv.register_forward_hook(lambda _module, _inputs, out: seen.append(tuple(out.shape)))
-    layer(x, context)
-    assert seen == [(1, 45, 48)]
-
-
-def test_a_hook_before_a_projection_is_heard() -> None:
-    layer, x, context = _layer("none")
-    plain = layer(x, context)
-    layer.out_proj.register_forward_pre_hook(lambda _module, inputs: (2 * inputs[0],))
-    assert not torch.allclose(layer(x, context), plain)
-
-
-@pytest.mark.parametrize("batch", [1, 2])
-def test_a_hook_on_the_gate_sees_all_patches_at_once(batch: int) -> None:
-    layer, x, context = _layer("srp")
-    assert isinstance(layer.correction, GatedSRP)
-    shapes: list[tuple[int, ...]] = []
-    layer.correction.gate.register_forward_hook(lambda _module, _inputs, beta: shapes.append(tuple(beta.shape)))
-    homogeneity = torch.rand(batch, 40)
-    layer(x.expand(batch, -1, -1).contiguous(), context._replace(homogeneity=homogeneity))
-    assert shapes == [(batch, 2, 40)]
-
-
 def test_beta_sees_how_the_outputs_lie() -> None:
-    _, x, context = _layer("none")
+    _, x, context = small_layer("none")
     assert context.graph is not None
     weights = LayerWeights(*(torch.randn(shape) for shape in ((48, 16), (48,), (16, 16), (16,))))
     seen: list[slice] = []

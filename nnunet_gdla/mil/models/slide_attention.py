@@ -4,7 +4,7 @@ Shape legend (this file): B batch, L tokens, N patches, C channels, H heads, D h
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from einops import rearrange
@@ -133,9 +133,12 @@ class SlideAttention(nn.Module):
             return False
         if not is_untouched(self.qkv, self.out_proj):
             return False
-        if isinstance(self.correction, GatedSRP) and not self.correction.gate.detach:
+        part = self.correction
+        if part is not None and (type(part) not in (GatedSRP, FixedSRP) or has_hooks(part)):
+            return False  # to be called as a whole
+        if isinstance(part, GatedSRP) and not part.gate.detach:
             return False
-        if self.correction is not None and len(x) > 1 and _watched(self.correction):
+        if part is not None and len(x) > 1 and _watched(part):
             return False  # a hook is to see the whole batch
         return nystrom_layer_fits(x, self._weights(), num_heads=self.num_heads, num_landmarks=self.num_landmarks)
 
@@ -160,7 +163,7 @@ class SlideAttention(nn.Module):
         """Whether the layer without a correction gives the same; it also takes a shorter way where nothing is kept."""
         if gradients_follow(x, *self._weights(), *correction.parameters()) or _watched(correction):
             return False
-        return type(correction) in (GatedSRP, FixedSRP) and correction.is_identity()
+        return correction.is_identity()
 
     def _edited(self, stream: Tensor, placement: str, context: SlideContext) -> Tensor:
         if self.correction is None or self.combination.placement != placement:
@@ -208,7 +211,7 @@ class SlideAttention(nn.Module):
 
 
 def corrected(
-    correction: GatedSRP | FixedSRP,
+    correction: nn.Module,
     stream: Float[Tensor, "B H L D"],
     values: Float[Tensor, "B H L D"],
     context: SlideContext,
@@ -219,7 +222,7 @@ def corrected(
         ValueError: If the context lacks the graph or the homogeneity.
     """
     graph, homogeneity = _neighbours(context)
-    return correction(stream, values, graph, homogeneity, first=1)
+    return cast(Tensor, correction(stream, values, graph, homogeneity, first=1))
 
 
 def _watched(module: nn.Module) -> bool:

@@ -19,7 +19,7 @@ from nnunet_gdla.mil.models.slide_attention import SlideAttention
 from nnunet_gdla.mil.models.slide_diff import DifferentialNystromAttention
 from nnunet_gdla.mil.models.slide_gdla import GDLASlideAttention
 from nnunet_gdla.mil.models.tokens import ROWS_AT_ONCE, SlideContext
-from nnunet_gdla.ops._fusion import fused_enabled
+from nnunet_gdla.ops._fusion import may_fuse
 from nnunet_gdla.ops.token_mlp import MlpWeights, NormWeights, token_mlp
 
 __all__ = ["BlockAttention", "LeanMlp", "SampleDropPath", "SlideBlock"]
@@ -139,15 +139,11 @@ class LeanMlp(nn.Module):
 
 def _in_chunks(x: Tensor, first: nn.Module, second: nn.Module, norm: nn.Module) -> bool:
     """Whether one function can take the place of three modules: plain ones in one dtype on the CPU."""
-    if torch.compiler.is_compiling() or torch.compiler.is_exporting() or torch.is_autocast_enabled(x.device.type):
+    if torch.compiler.is_exporting() or not is_untouched(first, second):
         return False
-    if not fused_enabled():
+    if type(norm) is not nn.LayerNorm or has_hooks(norm) or not norm.elementwise_affine:
         return False
-    if not is_untouched(first, second) or type(norm) is not nn.LayerNorm or has_hooks(norm):
-        return False
-    weights = [weight for part in (first, second, norm) for weight in part.parameters()]
-    same = all(weight.dtype == x.dtype and weight.device == x.device for weight in weights)
-    return same and x.device.type == "cpu" and x.dtype.itemsize >= 4 and norm.elementwise_affine
+    return may_fuse(x, *(weight for part in (first, second, norm) for weight in part.parameters()))
 
 
 def _keep_input_only(function: Callable[..., Tensor], *inputs: Any) -> Tensor:  # noqa: ANN401 - as the function's

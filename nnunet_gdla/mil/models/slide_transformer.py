@@ -3,6 +3,7 @@
 Shape legend (this file): B batch, N patches, L tokens, D feature width, C channels, H heads, K neighbour slots.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -106,7 +107,7 @@ class SlideTransformer(nn.Module):
     ) -> None:
         super().__init__()
         choice = read_combination(attention, correction, placement)
-        _check_rest(in_dim, num_outputs, depth, choice, position, local_mixing, window, shell)
+        _check_rest(in_dim, num_outputs, depth, choice, position, local_mixing, window, shell, mlp_ratio)
         self.in_dim, self.num_outputs, self.combination = in_dim, num_outputs, choice
         self.needs_coords = choice.needs_graph or local_mixing is not None
         self.window: dict[str, Any] = {"window": window, "shell": shell, "weighting": weighting, "sigma": sigma}
@@ -277,7 +278,10 @@ def _check_rest(
     local_mixing: str | None,
     window: int,
     shell: str,
+    mlp_ratio: float,
 ) -> None:
+    if not 0 < mlp_ratio < math.inf:
+        raise ValueError(f"mlp_ratio must be positive, got {mlp_ratio}")
     for name, value in (("in_dim", in_dim), ("num_outputs", num_outputs), ("depth", depth)):
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}")
