@@ -96,7 +96,7 @@ def check_patch_size(edges: Sequence[int]) -> None:
 
     if any(edge < PATCH_MULTIPLE or edge % PATCH_MULTIPLE for edge in edges):
         raise UserError(
-            f"--patch-size {' '.join(map(str, edges))} must be positive multiples of {PATCH_MULTIPLE}, by which the "
+            f"--patch-size {' '.join(map(str, edges))} must be multiples of {PATCH_MULTIPLE} above 0, by which the "
             "encoder reduces its image."
         )
 
