@@ -2,6 +2,8 @@
 
 import argparse
 
+from nnunet_gdla.commands.whole_numbers import natural, positive
+
 __all__ = ["CONVENTIONS", "DETAILS", "SUMMARY", "compare", "evaluate"]
 
 SUMMARY = {
@@ -70,31 +72,10 @@ def _counting(parser: argparse.ArgumentParser) -> None:
     add("--dataset-json", metavar="FILE", help="names the classes (default: looked for beside the masks)")
     add("--convention", choices=CONVENTIONS, help="rules of counting (default: standard)")
     add("--tolerance", metavar="MM", type=float, help="of NSD, in mm; in voxels for transunet (default: 1)")
-    add("-np", metavar="N", dest="processes", type=_positive, help="cases side by side (default: CPU cores, up to 8)")
+    add("-np", metavar="N", dest="processes", type=positive, help="cases side by side (default: CPU cores, up to 8)")
 
 
 def _resampling(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--draws", metavar="N", type=_positive, default=2000, help="bootstrap resamples (default: %(default)s)")
-    add("--seed", metavar="S", type=_natural, default=0, help="same seed, same intervals (default: %(default)s)")
-
-
-def _positive(text: str) -> int:
-    number = _whole(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is too small; give 1 or more")
-    return number
-
-
-def _natural(text: str) -> int:
-    number = _whole(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"{number} is negative; give 0 or more")
-    return number
-
-
-def _whole(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
+    add("--draws", metavar="N", type=positive, default=2000, help="bootstrap resamples (default: %(default)s)")
+    add("--seed", metavar="S", type=natural, default=0, help="same seed, same intervals (default: %(default)s)")

@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from nnunet_gdla.commands.whole_numbers import positive
 from nnunet_gdla.recipes.catalogue import PATCH, RECIPES
 
 __all__ = ["CONVERT_DETAILS", "CONVERT_SUMMARY", "RECIPE_DETAILS", "RECIPE_SUMMARY", "convert", "recipe"]
@@ -48,7 +49,7 @@ def convert(parser: argparse.ArgumentParser) -> None:
     add("-d", "--dataset-id", metavar="ID", type=_number, required=True, help="number of the dataset, 1 to 999")
     add("--split", metavar="FILE", type=Path, help="your own split, JSON or CSV")
     add("--out", metavar="FOLDER", type=Path, help="folder of raw datasets (default: what nnUNet_raw says)")
-    add("-np", "--processes", metavar="N", type=_positive, default=1, help="cases at a time (default: %(default)s)")
+    add("-np", "--processes", metavar="N", type=positive, default=1, help="cases at a time (default: %(default)s)")
     add("--size", metavar="PX", type=_edge, help="scale images of busi, ham10000 and ph2 to a square of this edge")
     add(
         "--label-order",
@@ -69,29 +70,15 @@ def recipe(parser: argparse.ArgumentParser) -> None:
     add("--overwrite", action="store_true", help="with --write-plans: replace other plans of that name")
 
 
-def _positive(text: str) -> int:
-    number = _whole(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is below 1")
-    return number
-
-
 def _edge(text: str) -> int:
-    number = _positive(text)
+    number = positive(text)
     if number > 4096:
         raise argparse.ArgumentTypeError(f"{number} is above 4096 pixels")
     return number
 
 
 def _number(text: str) -> int:
-    number = _positive(text)
+    number = positive(text)
     if number > 999:
         raise argparse.ArgumentTypeError(f"{number} is above 999, the last number of an nnU-Net dataset")
     return number
-
-
-def _whole(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None
