@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from nnunet_gdla.ops._checks import without_autocast
-from nnunet_gdla.ops._fusion import first_derivatives_only, may_fuse
+from nnunet_gdla.ops._fusion import first_derivatives_only, gradients_follow, may_fuse
 from nnunet_gdla.ops._graph import graph_for
 from nnunet_gdla.ops._nystrom_backward import Backward
 from nnunet_gdla.ops._nystrom_corrected import Correction, Patches, attend_and_correct
@@ -85,8 +85,7 @@ def nystrom_layer(
     if weights.qkv.shape != (3 * channels, channels) or channels % num_heads:
         raise ValueError(f"weights {tuple(weights.qkv.shape)} do not project {tuple(x.shape)} for {num_heads} heads")
     sizes = Sizes(num_heads, num_landmarks, pinv_iterations, pinv_init)
-    trained = any(part.requires_grad for part in (x, *weights)) or correction is not None
-    keep = torch.is_grad_enabled() and trained
+    keep = gradients_follow(x, *weights) or (correction is not None and torch.is_grad_enabled())
     if correction is None:
         with torch.no_grad():
             out, kept = attend(x, weights, sizes, keep=keep)
