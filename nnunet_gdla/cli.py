@@ -13,7 +13,7 @@ from nnunet_gdla.commands import arguments_evaluation as evaluation
 from nnunet_gdla.commands import arguments_plan as plan
 from nnunet_gdla.commands import arguments_recipes as recipes
 from nnunet_gdla.commands import arguments_weights as weights
-from nnunet_gdla.errors import UserError
+from nnunet_gdla.errors import TrainingStopped, UserError
 
 __all__ = ["main"]
 
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         name += f" {args.command}"
         module = importlib.import_module(f"nnunet_gdla.commands.{args.command}")
         code: int = module.run(args)
-    except UserError as error:
+    except (UserError, TrainingStopped) as error:
         print(f"{name}: {error}", file=sys.stderr)
         return 1
     except OSError as error:

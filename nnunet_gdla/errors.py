@@ -1,19 +1,40 @@
 """What ends a command with one sentence instead of a traceback. Standard library only."""
 
-__all__ = ["TrainingStopped", "UserError"]
+import sys
+from types import TracebackType
+
+__all__ = ["TrainingStopped", "UserError", "install_excepthook"]
 
 
-class UserError(SystemExit, ValueError):
-    """Something the user can mend: the message says what is wrong, where, and what to do.
+class UserError(ValueError):
+    """Something the user can correct: the message says what is wrong, where, and what to do.
 
-    It is a `ValueError` for those who call our functions and catch, and a `SystemExit` for those who run a command,
-    ours or nnU-Net's: uncaught, Python prints the message alone and ends with exit code 1.
+    Our commands print it and end with exit code 1; inside nnU-Net's commands `install_excepthook` does so.
     """
 
 
-class TrainingStopped(SystemExit, RuntimeError):  # noqa: N818 - not everything that stops a run is an error
+class TrainingStopped(RuntimeError):  # noqa: N818 - not everything that stops a run is an error
     """A training that must not go on, such as one whose loss is no longer finite.
 
-    Uncaught, Python prints the message alone and ends with exit code 1; code that drives a trainer catches it as a
-    `RuntimeError`.
+    Ends a command as `UserError` does.
     """
+
+
+def install_excepthook() -> None:
+    """Let an uncaught `UserError` or `TrainingStopped` print its sentence alone; Python then exits with code 1.
+
+    For commands that are not ours: what our trainers and planners raise inside nnU-Net's. Every other exception goes to
+    the hook that was there before. Installed once, however often it is called.
+    """
+    earlier = sys.excepthook
+    if getattr(earlier, "of_nnunet_gdla", False):
+        return
+
+    def hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+        if isinstance(error, UserError | TrainingStopped):
+            sys.stderr.write(f"{error}\n")
+        else:
+            earlier(kind, error, traceback)
+
+    hook.of_nnunet_gdla = True  # type: ignore[attr-defined]
+    sys.excepthook = hook

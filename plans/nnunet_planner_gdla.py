@@ -15,6 +15,7 @@ from nnunetv2.utilities.json_export import recursive_fix_for_json_export
 from nnunetv2.utilities.label_handling.label_handling import LabelManager
 from numpy.typing import NDArray
 
+from nnunet_gdla.errors import install_excepthook
 from nnunet_gdla.files import replaced
 from nnunet_gdla.networks.pvt_gdla import PLAN_STRIDES
 from nnunet_gdla.plans.nnunet_gdla_memory import (
@@ -60,6 +61,7 @@ class nnUNetPlannerGDLA(ExperimentPlanner):
         overwrite_target_spacing: list[float] | tuple[float, ...] | None = None,
         suppress_transpose: bool = False,
     ) -> None:
+        install_excepthook()
         check_target(gpu_memory_target_in_gb)
         super().__init__(
             dataset_name_or_id,

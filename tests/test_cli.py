@@ -92,11 +92,9 @@ def test_a_fault_of_ours_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) ->
         run_command(monkeypatch, raising(ZeroDivisionError()))
 
 
-@pytest.mark.parametrize(("error", "kind"), [(UserError, "ValueError"), (TrainingStopped, "RuntimeError")])
-def test_uncaught_errors_for_users_print_one_sentence(error: type[SystemExit], kind: str) -> None:
-    code = f"from nnunet_gdla.errors import {error.__name__} as E; assert issubclass(E, {kind}); raise E('do this')"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr) == (1, "do this\n")
+def test_a_training_that_stops_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(monkeypatch, raising(TrainingStopped("the loss is not finite"))) == 1
+    assert capsys.readouterr().err == "nnunet-gdla env: the loss is not finite\n"
 
 
 @pytest.mark.parametrize("shell", ["bash", "fish", "powershell"])

@@ -4,6 +4,8 @@ import functools
 import re
 from typing import Any
 
+from nnunet_gdla.errors import install_excepthook
+
 __all__ = ["EXAMPLES", "RULE", "is_ours", "looks_like_ours", "resolve"]
 
 RULE = (
@@ -49,6 +51,7 @@ def resolve(name: str) -> type[Any]:
     match = _NAME.fullmatch(name)
     if match is None:
         raise AttributeError(f"{name!r} is not a trainer of nnunet_gdla; names are {RULE}")
+    install_excepthook()
     from nnunet_gdla.trainers.nnunet_gdla_variants import build_trainer
 
     return build_trainer(

@@ -7,7 +7,7 @@ from nnunetv2.utilities.get_network_from_plans import get_network_from_plans
 from nnunetv2.utilities.plans_handling.plans_handler import ConfigurationManager, PlansManager
 from torch import nn
 
-from nnunet_gdla.errors import UserError
+from nnunet_gdla.errors import UserError, install_excepthook
 from nnunet_gdla.networks import PVTGDLA
 
 __all__ = ["DEFAULT_ENCODER", "NetworkBuilder", "encoder_of", "network_builder", "refuse_plans"]
@@ -66,6 +66,7 @@ def network_builder(decoder: str, encoder: str | None) -> NetworkBuilder:
         enable_deep_supervision: bool = True,
     ) -> nn.Module:
         """Build the plans' network if it is one of ours, else PVTGDLA; random weights, nothing is read from disk."""
+        install_excepthook()  # nnU-Net's predictor makes no trainer
         refuse_unsupported(configuration_manager, "this configuration")
         if not _is_ours(configuration_manager):
             return PVTGDLA(

@@ -11,7 +11,7 @@ from nnunetv2.utilities.plans_handling.plans_handler import PlansManager
 from torch import Tensor, nn
 from torch._dynamo import OptimizedModule
 
-from nnunet_gdla.errors import TrainingStopped
+from nnunet_gdla.errors import TrainingStopped, install_excepthook
 from nnunet_gdla.losses import BoundaryDoULoss
 from nnunet_gdla.networks import PVTGDLA
 from nnunet_gdla.trainers.nnunet_gdla_finite import first_non_finite
@@ -59,6 +59,7 @@ class nnUNetTrainerGDLA(nnUNetTrainer):
         dataset_json: dict[str, Any],
         device: torch.device = _CUDA,
     ) -> None:
+        install_excepthook()
         refuse_plans(PlansManager(deepcopy(plans)), configuration, self.decoder, self.encoder)
         super().__init__(plans, configuration, fold, dataset_json, device)
         self.initial_lr = 5e-4

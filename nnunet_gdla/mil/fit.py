@@ -15,6 +15,7 @@ from torch import nn
 from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException
 from torch.utils.data import DataLoader
 
+from nnunet_gdla import errors
 from nnunet_gdla.errors import TrainingStopped, UserError
 from nnunet_gdla.mil.config import load_config, save_config
 from nnunet_gdla.mil.config_schema import Config
@@ -216,7 +217,10 @@ def _trained(
             raise KeyboardInterrupt from None
         raise
     except (ProcessExitedException, ProcessRaisedException) as error:
-        raise TrainingStopped(f"one of {train.devices} training processes ended: {error}") from None
+        # A process hands its traceback over as text; of ours the sentence alone is wanted.
+        _, ours, sentence = str(error).rpartition(f"{errors.__name__}.")
+        told = sentence.partition(": ")[2].strip() if ours else error
+        raise TrainingStopped(f"one of {train.devices} training processes ended: {told}") from None
     read_state(run, state)
     return state
 

@@ -1,5 +1,6 @@
 """What a 2D network cannot train is refused before a file is made, and in prediction."""
 
+import sys
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -69,8 +70,23 @@ def test_a_heir_of_2d_is_welcome(project: Project) -> None:
     assert Path(trainer.output_folder).is_dir()
 
 
-def test_the_command_ends_with_the_sentence(plans: dict[str, Any], project: Project) -> None:
-    """Uncaught, Python prints the message alone and the exit code is 1."""
-    with pytest.raises(SystemExit) as caught:
-        make_trainer(resolve("nnUNetTrainerGDLA"), project, plans, configuration="3d_fullres")
-    assert caught.value.code == str(caught.value)
+def plain_hook(*_: object) -> None:
+    """Stands for Python's own."""
+
+
+def test_nnunets_commands_end_with_the_sentence(
+    plans: dict[str, Any], project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Uncaught, the sentence alone is printed, in training and in prediction, which makes no trainer."""
+    trainer, manager = resolve("nnUNetTrainerGDLA"), PlansManager(plans)
+    volume = manager.get_configuration("3d_fullres")
+    calls = (
+        lambda: make_trainer(trainer, project, plans, configuration="3d_fullres"),
+        lambda: trainer.build_network_architecture(manager, volume, 1, 3),
+    )
+    for call in calls:
+        monkeypatch.setattr(sys, "excepthook", plain_hook)
+        with pytest.raises(UserError) as caught:
+            call()
+        sys.excepthook(caught.type, caught.value, caught.tb)
+        assert capsys.readouterr().err == f"{caught.value}\n"
