@@ -10,6 +10,7 @@ from typing import Any
 from nnunetv2.utilities.label_handling.label_handling import LabelManager
 
 from nnunet_gdla.errors import UserError
+from nnunet_gdla.plans.nnunet_gdla_folders import free_identifier, identifier_of, is_of_family
 from nnunet_gdla.words import counted
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "RawCases",
     "changed_cases",
     "choose_data",
+    "current_identifier",
     "missing_cases",
     "named",
     "read_json",
@@ -54,15 +56,13 @@ class Data:
     """Which preprocessed data new 2d plans should name.
 
     Args:
-        identifier: Their data identifier.
+        identifier: Their data identifier; of data that are still to be made, one under which no folder is yet.
         ready: They are there, complete and current.
-        stale: Data are there under this identifier, but out of date: a training would take them all the same.
         notes: Why data that are there are not used, a sentence each.
     """
 
     identifier: str
     ready: bool
-    stale: bool = False
     notes: tuple[str, ...] = ()
 
 
@@ -77,8 +77,8 @@ def choose_data(
 ) -> Data:
     """Which preprocessed data new 2d plans should name.
 
-    The plans' own folder where an earlier plan of that name made it in the same way, else the stock plans' where these
-    preprocess in the same way, else the plans' own, which then has to be made. Data are not used where a case lacks
+    Those of an earlier plan of that name where it made them in the same way, else the stock plans' where these
+    preprocess in the same way, else a new folder, which then has to be made. Data are not used where a case lacks
     files, where they hold other cases than the raw dataset (nnU-Net trains on all that lie there), where they were
     made for other labels or from images of other sizes, or where a raw file was changed after them.
 
@@ -88,45 +88,51 @@ def choose_data(
         dataset: Raw files of all training cases, as nnU-Net lists them: "images" and "label".
         description: Today's dataset.json.
         shapes: Of the cases of `dataset` in turn, after cropping, as the fingerprint has them.
-        replace: Data made with other settings may be made anew.
+        replace: Plans whose data were made with other settings may be replaced.
 
     Raises:
         UserError: If the plans' own data were made with other settings, unless `replace`.
     """
     same_labels = _labels_unchanged(folder / "dataset.json", description)
     own = plans["configurations"]["2d"]["data_identifier"]
+    current = current_identifier(folder, plans["plans_name"], own)
     cases, sizes = sorted(dataset), dict(zip(dataset, shapes, strict=True))
-    why_stale: dict[str, str] = {}
-    for name, identifier in ((plans["plans_name"], own), (STOCK_PLANS, f"{STOCK_PLANS}_2d")):
+    notes: list[str] = []
+    made_otherwise = False
+    for name, identifier in ((plans["plans_name"], current), (STOCK_PLANS, f"{STOCK_PLANS}_2d")):
         earlier, data = read_json(folder / f"{name}.json"), folder / identifier
         if not any(data.glob("*.pkl")):
             continue
-        why = _why_stale(data, dataset, sizes, plans["transpose_forward"])
+        order = (earlier or {}).get("transpose_forward") or plans["transpose_forward"]
+        why = _why_stale(data, dataset, sizes, order)
         for_labels = same_labels and _made_for_labels(data, cases, description)
+        if why is None and for_labels and _made_alike(earlier, plans, identifier):
+            return Data(identifier, True, tuple(notes))
+        if why is None and identifier == current:
+            made_otherwise = True
+        elif why is None and not for_labels:
+            why = "they were made for other labels or channels than dataset.json names"
+        elif why is None:
+            why = _why_otherwise(name, earlier, plans, identifier)
         if why is not None:
-            why_stale[identifier] = why
-        elif for_labels and _made_alike(earlier, plans, identifier):
-            return Data(identifier, True, notes=_notes(why_stale))
-        elif not for_labels and identifier != own:
-            why_stale[identifier] = "they were made for other labels or channels than dataset.json names"
-    earlier, data = read_json(folder / f"{plans['plans_name']}.json"), folder / own
-    alike = same_labels and _made_alike(earlier, plans, own) and _made_for_labels(data, cases, description)
-    # What is out of date is made anew whatever its settings were.
-    if data.exists() and not (replace or alike or own in why_stale):
+            notes.append(f"The data in {identifier} are not used: {why}.")
+    if made_otherwise and not replace:
         raise UserError(
-            f"the data in {data} were made with other settings than these plans have; add --preprocess to make "
-            "them anew, or choose another name with --plans-name."
+            f"the data in {folder / current} were made with other settings than these plans have; add --preprocess to "
+            "make new ones beside them, or choose another name with --plans-name."
         )
-    return Data(own, False, own in why_stale, _notes(why_stale))
+    return Data(free_identifier(folder, own), False, tuple(notes))
 
 
-def _notes(why_stale: Mapping[str, str]) -> tuple[str, ...]:
-    return tuple(f"The data in {identifier} are not used: {why}." for identifier, why in why_stale.items())
+def current_identifier(folder: Path, plans_name: str, own: str) -> str:
+    """Which of the folders of a plans' own its file names; `own` where it names none of them."""
+    named = identifier_of(read_json(folder / f"{plans_name}.json"))
+    return named if named is not None and is_of_family(named, own) else own
 
 
 def same_preprocessing(one: dict[str, Any], other: dict[str, Any]) -> bool:
     """Whether the 2d configurations of two plans make the same data of the same images."""
-    return _settings(one) == _settings(other)
+    return not _differences(one, other)
 
 
 def missing_cases(folder: Path, cases: Sequence[str]) -> list[str]:
@@ -227,17 +233,30 @@ def _why_stale(
 
 
 def _made_alike(earlier: dict[str, Any] | None, plans: dict[str, Any], identifier: str) -> bool:
-    if earlier is None or "2d" not in earlier.get("configurations", {}):
-        return False
-    named = earlier["configurations"]["2d"].get("data_identifier")
-    return bool(named == identifier and same_preprocessing(earlier, plans))
+    return earlier is not None and identifier_of(earlier) == identifier and same_preprocessing(earlier, plans)
 
 
-def _settings(plans: dict[str, Any]) -> str:
-    configuration = plans["configurations"]["2d"]
-    settings = [plans.get(key) for key in _OF_THE_PLANS] + [configuration.get(key) for key in _OF_THE_CONFIGURATION]
-    # As text, because that is how plans are kept, and because NaN (a class without pixels) equals itself there.
-    return json.dumps(settings, sort_keys=True, default=_plain)
+def _why_otherwise(name: str, earlier: dict[str, Any] | None, plans: dict[str, Any], identifier: str) -> str:
+    """Why data that are current are not those of new plans."""
+    if earlier is None or identifier_of(earlier) != identifier:
+        return f"no {name}.json says how they were made"
+    one, other = (each.get("transpose_forward") or [None] for each in (earlier, plans))
+    if one != other:
+        return (
+            f"{name} has the image axes in the order {one}, with slices along axis {one[0]}; these plans have {other}"
+        )
+    return f"they were made with other settings ({named(_differences(earlier, plans))})"
+
+
+def _differences(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
+    """Settings of the preprocessing in which two plans differ.
+
+    Compared as text, because that is how plans are kept, and because NaN (a class without pixels) equals itself there.
+    """
+    kept = [each["configurations"]["2d"] for each in (one, other)]
+    pairs = [(key, one.get(key), other.get(key)) for key in _OF_THE_PLANS]
+    pairs += [(key, kept[0].get(key), kept[1].get(key)) for key in _OF_THE_CONFIGURATION]
+    return [key for key, *values in pairs if len({json.dumps(v, sort_keys=True, default=_plain) for v in values}) > 1]
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - numpy's arrays and numbers both have it

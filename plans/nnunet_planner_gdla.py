@@ -3,7 +3,7 @@
 import json
 import math
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, SupportsIndex
 
@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 
 from nnunet_gdla.errors import install_excepthook
 from nnunet_gdla.files import replaced
+from nnunet_gdla.in_use import in_use
 from nnunet_gdla.networks.pvt_gdla import PLAN_STRIDES
+from nnunet_gdla.plans.nnunet_gdla_folders import fill_folder, free_identifier, unnamed_folders
 from nnunet_gdla.plans.nnunet_gdla_memory import (
     GIB,
     Device,
@@ -27,7 +29,7 @@ from nnunet_gdla.plans.nnunet_gdla_memory import (
     training_memory,
 )
 from nnunet_gdla.plans.nnunet_gdla_patch import MIN_BATCH, choose_batch, choose_patch
-from nnunet_gdla.plans.nnunet_gdla_reuse import choose_data, read_json
+from nnunet_gdla.plans.nnunet_gdla_reuse import choose_data, current_identifier, read_json
 from nnunet_gdla.plans.nnunet_gdla_sizes import NetworkSize
 
 __all__ = ["nnUNetPlannerGDLA"]
@@ -41,9 +43,10 @@ class nnUNetPlannerGDLA(ExperimentPlanner):
     planning. 3D configurations are left out: the network is 2D. Takes the arguments of nnU-Net's ExperimentPlanner.
 
     Subclasses may set `encoder` and `decoder`. What stock commands cannot say is set on the instance before
-    `plan_experiment`: `device` ("cuda", or "cpu": float32, RAM, small batches), `fixed_patch`, `fixed_batch`, and
-    `reuse_data`, with which the plans name data that are there already. It is off by default because nnU-Net's own
-    preprocessing deletes the folder that the plans name before it fills it.
+    `plan_experiment`: `device` ("cuda", or "cpu": float32, RAM, small batches), `fixed_patch`, `fixed_batch`,
+    `reuse_data`, with which the plans name data that are there already, and `preprocess`, which then makes those that
+    are not, under the name of plans that it is given. Reuse is off by default because nnU-Net's own preprocessing
+    deletes the folder that the plans name before it fills it; only one that a training of ours reads is spared.
 
     Raises:
         UserError: If the memory target is no number of at least 0.001 GB.
@@ -75,9 +78,8 @@ class nnUNetPlannerGDLA(ExperimentPlanner):
         self.fixed_patch: Sequence[int] | None = None
         self.fixed_batch: int | None = None
         self.reuse_data = False
-        self.replace_data = False
+        self.preprocess: Callable[[str], None] | None = None
         self.data_ready = False
-        self.data_stale = False
         self.memory: TrainingMemory | None = None
         self.notes: list[str] = []
 
@@ -141,6 +143,8 @@ class nnUNetPlannerGDLA(ExperimentPlanner):
         self._settle_data()
         print(f"2D PVT-GDLA configuration:\n{plan}\n")
         self.save_plans(self.plans)
+        for sentence in unnamed_folders(self._folder(), self.generate_data_identifier("2d")):
+            self._note(sentence)
         return self.plans
 
     def save_plans(self, plans: dict[str, Any]) -> None:
@@ -154,22 +158,36 @@ class nnUNetPlannerGDLA(ExperimentPlanner):
         print(f"Plans were saved to {path}")
 
     def _settle_data(self) -> None:
-        """Choose the data identifier and copy dataset.json, as stock planning does."""
+        """Choose the data identifier, make the data if asked to, and copy dataset.json, as stock planning does."""
+        folder, flat = self._folder(), self.plans["configurations"]["2d"]
+        own = flat["data_identifier"]
         raw_description = Path(self.raw_dataset_folder) / "dataset.json"
         if self.reuse_data:
             data = choose_data(
-                self._folder(),
+                folder,
                 self.plans,
                 self.dataset,
                 self.dataset_json,
                 shapes=self.dataset_fingerprint["shapes_after_crop"],
-                replace=self.replace_data,
+                replace=self.preprocess is not None,
             )
-            self.plans["configurations"]["2d"]["data_identifier"] = data.identifier
-            self.data_ready, self.data_stale = data.ready, data.stale
+            flat["data_identifier"], self.data_ready = data.identifier, data.ready
             for note in data.notes:
                 self._note(note)
-        replaced(self._folder() / "dataset.json", lambda unfinished: shutil.copy(raw_description, unfinished))
+        else:
+            flat["data_identifier"] = self._spare_what_is_read(own)
+        replaced(folder / "dataset.json", lambda unfinished: shutil.copy(raw_description, unfinished))
+        if self.preprocess is not None and not self.data_ready:
+            flat["data_identifier"] = fill_folder(folder, self.plans, own, self.preprocess)
+            self.data_ready = True
+
+    def _spare_what_is_read(self, own: str) -> str:
+        current = current_identifier(self._folder(), self.plans_identifier, own)
+        if not in_use(self._folder() / current):
+            return current
+        other = free_identifier(self._folder(), own)
+        self._note(f"A training reads {current} now, so these plans name {other}, which has to be made.")
+        return other
 
     def _folder(self) -> Path:
         return Path(str(nnUNet_preprocessed)) / self.dataset_name

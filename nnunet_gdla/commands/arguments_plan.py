@@ -9,7 +9,8 @@ SUMMARY = "fits patch and batch of our network to a dataset and your GPU or RAM"
 DETAILS = """\
 Writes plans for a dataset, as `nnUNetv2_plan_experiment -pl nnUNetPlannerGDLA` does, takes the fingerprint first where
 there is none or raw files have changed since, and prints the training command. Preprocessed data that fit are used
-again: earlier ones of the same plans, or the stock ones; not where raw files have changed since.
+again: earlier ones of the same plans, or the stock ones; not where raw files have changed since. New ones get a new
+folder, so that trainings that read the old one go on.
 `nnUNetv2_plan_and_preprocess` instead deletes its folder and makes it anew.
 
 examples:

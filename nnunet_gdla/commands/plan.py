@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nnunet_gdla.errors import UserError
+from nnunet_gdla.in_use import one_at_a_time
 
 if TYPE_CHECKING:
     from nnunet_gdla.plans.nnunet_planner_gdla import nnUNetPlannerGDLA
@@ -41,16 +42,13 @@ def run(args: argparse.Namespace) -> int:
     from nnunet_gdla.plans.nnunet_gdla_reuse import read_json
 
     folder = Path(os.environ["nnUNet_preprocessed"]) / name
-    with made_folder(folder):
+    with made_folder(folder), one_at_a_time(folder, lambda: _say_waiting(name)):
         ensure_fingerprint(name, processes)
-        planner = _planner(args, name, target)
+        planner = _planner(args, name, target, processes)
         earlier = read_json(folder / f"{planner.plans_identifier}.json")
         _refuse_other_plans(planner, earlier, overwrite=args.overwrite)
         with contextlib.redirect_stdout(io.StringIO()):  # the same numbers as in our table, as nnU-Net prints them
             plans = planner.plan_experiment()
-        if args.preprocess and not planner.data_ready:
-            _preprocess(name, planner.plans_identifier, processes)
-            planner.data_ready = True
     plan = plans["configurations"]["2d"]
     for note in (*planner.notes, *_changes(planner.plans_identifier, earlier, plan)):
         print(note)
@@ -122,14 +120,20 @@ def _usual_processes() -> int:
     return min(int(default_num_processes), os.cpu_count() or 1)
 
 
-def _planner(args: argparse.Namespace, name: str, target: float) -> "nnUNetPlannerGDLA":
+def _say_waiting(name: str) -> None:
+    print(f"waiting for another nnunet-gdla plan of {name} to end", flush=True)
+
+
+def _planner(args: argparse.Namespace, name: str, target: float, processes: int) -> "nnUNetPlannerGDLA":
     from nnunet_gdla.plans.nnunet_planner_gdla_variants import planner_of
 
     named: dict[str, Any] = {} if args.plans_name is None else {"plans_name": args.plans_name}
     planner = planner_of(args.encoder)(name, gpu_memory_target_in_gb=target, **named)
     planner.device = args.device
     planner.fixed_patch, planner.fixed_batch = args.patch_size, args.batch_size
-    planner.reuse_data, planner.replace_data = True, args.preprocess
+    planner.reuse_data = True
+    if args.preprocess:
+        planner.preprocess = lambda plans_name: _preprocess(name, plans_name, processes)
     return planner
 
 
@@ -148,7 +152,12 @@ def _changes(name: str, earlier: dict[str, Any] | None, plan: dict[str, Any]) ->
     if before is not None:
         rows = [
             (what, before.get(key), plan[key])
-            for what, key in (("patch", "patch_size"), ("batch", "batch_size"), ("spacing", "spacing"))
+            for what, key in (
+                ("patch", "patch_size"),
+                ("batch", "batch_size"),
+                ("spacing", "spacing"),
+                ("data", "data_identifier"),
+            )
         ]
         old, new = (
             (each.get("architecture") or {}).get("arch_kwargs", {}).get("encoder", "none of ours")
@@ -156,7 +165,10 @@ def _changes(name: str, earlier: dict[str, Any] | None, plan: dict[str, Any]) ->
         )
         changed = [f"{what} {one} -> {two}" for what, one, two in (*rows, ("encoder", old, new)) if one != two]
         if changed:
-            yield f"{name} was there and is now another: {', '.join(changed)}."
+            yield (
+                f"{name} was there and is now another: {', '.join(changed)}. Trainings that run keep what they have "
+                "read; one that is continued with --c takes the new plans."
+            )
 
 
 def _preprocess(name: str, plans_name: str, processes: int) -> None:
@@ -185,8 +197,7 @@ def _table(args: argparse.Namespace, planner: "nnUNetPlannerGDLA", plan: dict[st
     precision = "float16 autocast, not measured on a GPU" if planner.device == "cuda" else "float32, RAM"
     data = plan["data_identifier"]
     if not planner.data_ready:
-        what = "stale, to be made anew" if planner.data_stale else "to be made"
-        data += f" ({what}: nnUNetv2_preprocess -d {number} -plans_name {planner.plans_identifier} -c 2d)"
+        data += f" (to be made: nnUNetv2_preprocess -d {number} -plans_name {planner.plans_identifier} -c 2d)"
     size = " x ".join(f"{edge:g}" for edge in map(float, plan["median_image_size_in_voxels"]))
     training = f"nnUNetv2_train {number} 2d 0 -tr nnUNetTrainerGDLA -p {planner.plans_identifier}"
     rows = [

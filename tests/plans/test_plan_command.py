@@ -152,7 +152,8 @@ def test_preprocessing_runs_once(dataset: Project, capsys: pytest.CaptureFixture
     assert stamps(data) == made
     next(data.glob("*.pkl")).unlink()  # as after a stop in the middle
     assert run(parse("-d 850 -np 1 --preprocess")) == 0
-    assert len(stamps(data)) == 18
+    assert len(stamps(data)) == 17
+    assert len(stamps(dataset.preprocessed / identifier(dataset))) == 18
 
 
 def test_data_of_other_settings_are_not_passed_off_as_those_of_the_plans(dataset: Project) -> None:
@@ -166,7 +167,7 @@ def test_data_of_other_settings_are_not_passed_off_as_those_of_the_plans(dataset
     assert plans.read_text() == before
     assert run(parse("-d 850 --plans-name another")) == 0
     assert run(parse("-d 850 -np 1 --preprocess")) == 0
-    assert identifier(dataset) == "nnUNetGDLAPlans_2d"
+    assert identifier(dataset) == "nnUNetGDLAPlans_2d_2"
 
 
 def test_what_is_asked_for_reaches_the_plans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

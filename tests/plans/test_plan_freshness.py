@@ -28,12 +28,15 @@ def test_data_older_than_their_raw_files_are_made_anew(dataset: Project, capsys:
     assert run(parse("-d 850")) == 0
     shown = capsys.readouterr().out
     assert "The data in nnUNetGDLAPlans_2d are not used: raw files of 1 case (a b.0) are newer." in shown
-    assert "(stale, to be made anew: nnUNetv2_preprocess -d 850" in shown
+    assert "nnUNetGDLAPlans_2d_2 (to be made: nnUNetv2_preprocess -d 850" in shown
     assert run(parse("-d 850 -np 1 --preprocess")) == 0
-    assert stamps(dataset.preprocessed / "nnUNetGDLAPlans_2d") != before
+    assert identifier(dataset) == "nnUNetGDLAPlans_2d_2"
+    assert stamps(dataset.preprocessed / "nnUNetGDLAPlans_2d") == before
     capsys.readouterr()
     assert run(parse("-d 850")) == 0
-    assert "nnUNetGDLAPlans_2d are not used" not in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "nnUNetGDLAPlans_2d are not used" not in shown
+    assert "nnUNetGDLAPlans_2d_2\n" in shown
 
 
 def drop(dataset: Project, case: str) -> None:
@@ -64,12 +67,12 @@ def test_cases_that_were_added_or_removed_make_data_stale(dataset: Project, caps
     assert run(parse("-d 850 -np 1")) == 0
     shown = capsys.readouterr().out
     assert "The data in nnUNetGDLAPlans_2d are not used: 1 case (new) not there." in shown
-    assert "nnUNetGDLAPlans_2d (stale, to be made anew: nnUNetv2_preprocess -d 850" in shown
+    assert "nnUNetGDLAPlans_2d_2 (to be made: nnUNetv2_preprocess -d 850" in shown
     assert stamps(dataset.preprocessed / "nnUNetGDLAPlans_2d") == before
     assert run(parse("-d 850 -np 1 --preprocess")) == 0
     shown = capsys.readouterr().out
-    assert "The data in nnUNetGDLAPlans_2d are not used: 1 case (new) not there." in shown
-    assert "stale" not in shown
+    assert "to be made" not in shown
+    assert (dataset.preprocessed / "nnUNetGDLAPlans_2d_2" / "new.b2nd").is_file()
 
 
 def test_stock_data_of_other_labels_are_told(dataset: Project, capsys: pytest.CaptureFixture[str]) -> None:
@@ -141,7 +144,7 @@ def test_plans_of_another_planner_are_not_replaced(dataset: Project, capsys: pyt
         run(parse("-d 850 --plans-name mine -e pvt_v2_b0"))
     capsys.readouterr()
     assert run(parse("-d 850 --plans-name mine -e pvt_v2_b0 --overwrite")) == 0
-    assert "mine was there and is now another: encoder pvt_v2_b2 -> pvt_v2_b0." in capsys.readouterr().out
+    assert "mine was there and is now another: encoder pvt_v2_b2 -> pvt_v2_b0. " in capsys.readouterr().out
 
 
 def test_planning_again_says_what_has_changed(dataset: Project, capsys: pytest.CaptureFixture[str]) -> None:
