@@ -2,7 +2,7 @@
 
 import argparse
 
-from nnunet_gdla.commands.whole_numbers import natural, positive
+from nnunet_gdla.commands.whole_numbers import natural, positive, two_or_more
 
 __all__ = ["CONVENTIONS", "DETAILS", "SUMMARY", "compare", "evaluate"]
 
@@ -77,5 +77,5 @@ def _counting(parser: argparse.ArgumentParser) -> None:
 
 def _resampling(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--draws", metavar="N", type=positive, default=2000, help="bootstrap resamples (default: %(default)s)")
+    add("--draws", metavar="N", type=two_or_more, default=2000, help="bootstrap resamples (default: %(default)s)")
     add("--seed", metavar="S", type=natural, default=0, help="same seed, same intervals (default: %(default)s)")

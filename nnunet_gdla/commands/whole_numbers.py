@@ -2,7 +2,7 @@
 
 import argparse
 
-__all__ = ["natural", "positive"]
+__all__ = ["natural", "positive", "two_or_more"]
 
 
 def positive(text: str) -> int:
@@ -14,6 +14,18 @@ def positive(text: str) -> int:
     number = _whole(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{number} is too small; give 1 or more")
+    return number
+
+
+def two_or_more(text: str) -> int:
+    """Read 2 or more: what takes an interval, for instance.
+
+    Raises:
+        argparse.ArgumentTypeError: If it is something else.
+    """
+    number = _whole(text)
+    if number < 2:
+        raise argparse.ArgumentTypeError(f"{number} is too small; give 2 or more")
     return number
 
 

@@ -150,7 +150,17 @@ def load_bundles(folders: Sequence[str | Path], device: str | torch.device = "cp
     bundles = [load_bundle(folder, device) for folder in folders]
     first = bundles[0].info
     for folder, other in zip(folders, bundles, strict=True):
-        for name in ("task", "classes", "num_outputs", "in_dim", "encoder", "feature_key", "stride", "unit"):
+        for name in (
+            "task",
+            "classes",
+            "num_outputs",
+            "in_dim",
+            "encoder",
+            "feature_key",
+            "stride",
+            "unit",
+            "c_index_ties",
+        ):
             ours, theirs = getattr(first, name), getattr(other.info, name)
             if ours != theirs:
                 raise UserError(f"{folders[0]} and {folder} are no ensemble: {name} is {ours!r} and {theirs!r}")

@@ -17,7 +17,7 @@ from nnunet_gdla.errors import UserError
 from nnunet_gdla.mil.cohort import Task
 from nnunet_gdla.mil.predictions import classification_table_metrics, survival_table_metrics
 from nnunet_gdla.mil.slides import Slide
-from nnunet_gdla.mil.survival import hazards, time_bins
+from nnunet_gdla.mil.survival import Ties, hazards, time_bins
 from nnunet_gdla.words import counted
 
 __all__ = ["FORMAT", "BundleInfo", "answer", "base_columns", "info_from_dict", "table_metrics"]
@@ -49,6 +49,7 @@ class BundleInfo:
         train_time: Times of the training patients, for the weights of the Brier score and the time-dependent AUC.
         train_event: Their events.
         median_risk: Median risk of the training patients, where Kaplan-Meier curves are cut.
+        c_index_ties: How its C-index counts pairs of equal times; "harrell" in bundles that do not say.
         training: Where it came from: epoch, selection, seeds, for the record.
         version: Version of the package that wrote it.
         format: Version of this layout.
@@ -72,6 +73,7 @@ class BundleInfo:
     train_event: tuple[int, ...] = ()
     threshold: float | None = None
     median_risk: float | None = None
+    c_index_ties: Ties = "harrell"
     training: dict[str, Any] = field(default_factory=dict)
     version: str = __version__
     format: int = FORMAT
@@ -202,9 +204,10 @@ def table_metrics(predictions: pd.DataFrame, info: BundleInfo) -> dict[str, floa
     if info.task == "classification":
         return classification_table_metrics(predictions, info.classes, threshold=info.threshold)
     if not info.bin_edges:
-        return survival_table_metrics(predictions)
+        return survival_table_metrics(predictions, ties=info.c_index_ties)
     return survival_table_metrics(
         predictions,
+        ties=info.c_index_ties,
         edges=np.array(info.bin_edges),
         train_time=list(info.train_time),
         train_event=list(info.train_event),

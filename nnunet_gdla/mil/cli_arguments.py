@@ -56,7 +56,7 @@ def test(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         type=int,
         default=1000,
-        help="draws behind the intervals, 1 or more (default: %(default)s)",
+        help="draws behind the intervals, 2 or more (default: %(default)s)",
     )
     for name, default in (("slide", "slide_id"), ("label", "label"), ("time", "time"), ("event", "event")):
         add(f"--{name}-column", metavar="NAME", default=default, help="default: %(default)s")

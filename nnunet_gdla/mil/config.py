@@ -18,6 +18,7 @@ from jsonargparse import ArgumentError, ArgumentParser
 from nnunet_gdla.damage import reason
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.mil.config_schema import (
+    FEWEST_DRAWS,
     Config,
     DataConfig,
     Found,
@@ -241,10 +242,14 @@ def _check_ranges(config: Config, where: str) -> None:
         for name, value in vars(getattr(config, section)).items():
             if isinstance(value, float) and not math.isfinite(value):
                 raise UserError(f"{where}: {section}.{name} is {value}; it must be a finite number")
-    for name in ("epochs", "accumulate", "lr", "num_bins", "patience", "clip_norm", "bootstrap", "devices"):
+    for name in ("epochs", "accumulate", "lr", "gate_lr_scale", "num_bins", "patience", "clip_norm", "devices"):
         value = getattr(train, name)
         if value is not None and not value > 0:
             raise UserError(f"{where}: train.{name} is {value}; it must be greater than 0")
+    if train.bootstrap < FEWEST_DRAWS:
+        raise UserError(
+            f"{where}: train.bootstrap is {train.bootstrap}; an interval needs {FEWEST_DRAWS} draws or more"
+        )
     for name in ("weight_decay", "warmup_fraction", "workers"):
         if getattr(train, name) < 0:
             raise UserError(f"{where}: train.{name} is {getattr(train, name)}; it must be 0 or more")

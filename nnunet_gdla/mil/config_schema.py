@@ -2,9 +2,21 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
-__all__ = ["Config", "DataConfig", "Found", "ModelConfig", "SplitConfig", "TrainConfig", "forget_unknown"]
+__all__ = [
+    "FEWEST_DRAWS",
+    "Config",
+    "DataConfig",
+    "Found",
+    "ModelConfig",
+    "SplitConfig",
+    "TrainConfig",
+    "forget_unknown",
+]
+
+
+FEWEST_DRAWS: Final = 2  # one draw is not an interval
 
 
 @dataclass
@@ -150,6 +162,7 @@ class TrainConfig:
         epochs: Number of passes.
         accumulate: Slides per optimiser step.
         lr: Peak learning rate.
+        gate_lr_scale: Factor on it for the parameters of gates (and learned coefficients); 1 as published.
         weight_decay: Weight decay of AdamW.
         decay_norms_and_biases: Decay norms and biases too, as published; biases of gates and learned scalars never.
         warmup_fraction: Share of the steps in which the learning rate rises; a cosine down to 0 follows.
@@ -157,6 +170,8 @@ class TrainConfig:
         class_weights: "balanced", or one weight per class in the order of their names. None: all 1.
         sampling: "shuffle", or "balanced": classes (or event and censored) equally often.
         num_bins: Time bins of the survival model.
+        c_index_ties: Pairs of equal times in the C-index, everywhere: "harrell" counts those with exactly one event;
+            "strict", as published, none.
         select: Validation metric that chooses the epoch; "auto" is macro_f1 or c_index, "loss" the smallest loss.
         patience: Stop after so many epochs without a better one. None: never.
         precision: "auto" is bf16-mixed on CUDA, else 32-true.
@@ -165,13 +180,14 @@ class TrainConfig:
         workers: Processes that read slides.
         grad_checkpointing: Rebuild activations in backward: half the memory, a third more time.
         tensorboard: Also write TensorBoard logs.
-        bootstrap: Draws behind the 95 % intervals.
+        bootstrap: Draws behind the 95 % intervals, 2 or more.
     """
 
     seed: int = 0
     epochs: int = 20
     accumulate: int = 16
     lr: float = 2e-4
+    gate_lr_scale: float = 1.0
     weight_decay: float = 0.05
     decay_norms_and_biases: bool = False
     warmup_fraction: float = 0.05
@@ -179,6 +195,7 @@ class TrainConfig:
     class_weights: Literal["balanced"] | list[float] | None = None
     sampling: Literal["shuffle", "balanced"] = "shuffle"
     num_bins: int = 4
+    c_index_ties: Literal["harrell", "strict"] = "harrell"
     select: str = "auto"
     patience: int | None = None
     precision: Literal["auto", "32-true", "bf16-mixed"] = "auto"

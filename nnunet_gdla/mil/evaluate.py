@@ -1,6 +1,5 @@
 """From a trained model and slides to predictions, metrics with intervals, and the table on the terminal."""
 
-import logging
 import math
 from collections.abc import Mapping
 from functools import partial
@@ -12,17 +11,17 @@ from tqdm import tqdm
 
 from nnunet_gdla.mil.bundle import Bundle
 from nnunet_gdla.mil.bundle_info import BundleInfo, base_columns, table_metrics
+from nnunet_gdla.mil.cohort import Task
 from nnunet_gdla.mil.data import EverySlideOnce, bags_of, slide_loader
 from nnunet_gdla.mil.files import write_csv, write_json
 from nnunet_gdla.mil.predictions import to_patients
 from nnunet_gdla.mil.statistics import bootstrap_intervals
+from nnunet_gdla.words import counted
 
-__all__ = ["LEVELS", "evaluate", "metric_lines", "predict_table", "write_evaluation"]
+__all__ = ["LEVELS", "evaluate", "metric_lines", "predict_table", "rule_lines", "write_evaluation"]
 
 LEVELS: Final = ("slide", "patient")
 Metrics = dict[str, dict[str, dict[str, float]]]
-
-log = logging.getLogger(__name__)
 
 
 def predict_table(bundle: Bundle, table: pd.DataFrame, *, workers: int = 0, progress: bool = False) -> pd.DataFrame:
@@ -60,9 +59,10 @@ def evaluate(predictions: pd.DataFrame, info: BundleInfo, *, bootstrap: int, see
     return {level: _with_intervals(table, info, bootstrap, seed) for level, table in tables.items()}
 
 
-def write_evaluation(folder: Path, part: str, predictions: pd.DataFrame, metrics: Metrics) -> None:
-    """Write `predictions_PART.csv` and `metrics_PART.json`."""
+def write_evaluation(folder: Path, part: str, predictions: pd.DataFrame, metrics: Metrics, task: Task) -> None:
+    """Write `predictions_PART.csv`, `predictions_PART_patient.csv` (`to_patients`) and `metrics_PART.json`."""
     write_csv(folder / f"predictions_{part}.csv", predictions)
+    write_csv(folder / f"predictions_{part}_patient.csv", to_patients(predictions, task))
     write_json(folder / f"metrics_{part}.json", metrics)
 
 
@@ -83,6 +83,28 @@ def metric_lines(results: Mapping[str, Metrics]) -> list[str]:
     return lines
 
 
+def rule_lines(predictions: Mapping[str, pd.DataFrame], info: BundleInfo) -> list[str]:
+    """Return one line for each rule that decided a number of these tables, by part; none for rules without effect."""
+    patients = {part: to_patients(table, info.task) for part, table in predictions.items()}
+    lines = []
+    if info.task == "survival":
+        rule = {"harrell": "count if exactly one is an event (Harrell)", "strict": "never count (strict, as published)"}
+        lines.append(f"C-index: pairs of equal times {rule[info.c_index_ties]}")
+    if any(table["patient_id"].duplicated().any() for table in predictions.values()):
+        what = {"classification": "probabilities", "survival": "risks and of the survival curves"}[info.task]
+        lines.append(f"a patient's answer is the mean of the {what} of all slides (predictions_PART_patient.csv)")
+    for part, table in predictions.items():
+        mixed = patients[part].attrs["without_patient_label"]
+        if mixed:
+            lines.append(f"{part}: {counted(mixed, 'patient')} with slides of several classes: at slide level only")
+        levels = [(f"{part}, slides", table)] + ([(f"{part}, patients", patients[part])] if mixed else [])
+        for level, rows in levels:
+            absent = [name for name in info.classes if name not in set(rows["label"])]
+            if absent and len(rows):
+                lines.append(f"{level}: nobody is of class {', '.join(absent)}; means over classes leave it out")
+    return lines
+
+
 def shown(entry: Mapping[str, float] | None) -> str:
     """Return `value [low, high]`, or n/a."""
     if entry is None or _undefined(entry["value"]):
@@ -99,7 +121,8 @@ def _with_intervals(table: pd.DataFrame, info: BundleInfo, bootstrap: int, seed:
     values = metric_fn(table)
     intervals = bootstrap_intervals(table, metric_fn, n=bootstrap, seed=seed)
     return {
-        name: {"value": value, "low": intervals[name][0], "high": intervals[name][1]} for name, value in values.items()
+        name: {"value": value, "low": intervals[name].low, "high": intervals[name].high}
+        for name, value in values.items()
     }
 
 

@@ -10,7 +10,7 @@ from torch import nn
 from nnunet_gdla.mil.bundle import Bundle, save_bundle
 from nnunet_gdla.mil.bundle_info import BundleInfo
 from nnunet_gdla.mil.device import pick_device
-from nnunet_gdla.mil.evaluate import evaluate, metric_lines, predict_table, write_evaluation
+from nnunet_gdla.mil.evaluate import evaluate, metric_lines, predict_table, rule_lines, write_evaluation
 from nnunet_gdla.mil.metrics import pick_threshold
 from nnunet_gdla.mil.predictions import to_patients
 from nnunet_gdla.mil.prepare import Prepared
@@ -61,11 +61,12 @@ def finish(
     results = {}
     for part, table in predictions.items():
         results[part] = evaluate(table, info, bootstrap=train.bootstrap, seed=train.seed)
-        write_evaluation(run, part, table, results[part])
+        write_evaluation(run, part, table, results[part], info.task)
     figures = write_figures(run)
     return [
         f"best epoch {epoch + 1} by {metric} on validation; 95 % intervals from {train.bootstrap} draws of patients",
         *metric_lines(results),
+        *rule_lines(predictions, info),
         f"{run}: predictions, metrics, {counted(len(figures), 'figure')}; the model is {run / 'bundle'}",
     ]
 

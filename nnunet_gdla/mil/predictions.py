@@ -4,7 +4,6 @@ One row a slide (or a patient) with `slide_id`, `patient_id` and either `label` 
 `time`, `event`, `risk` and one `hazard_<i>` per time bin.
 """
 
-import logging
 from collections.abc import Sequence
 from typing import Final, Literal
 
@@ -15,24 +14,18 @@ from jaxtyping import Float
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.mil._vectors import Array, Vector
 from nnunet_gdla.mil.metrics import classification_metrics, survival_metrics
-from nnunet_gdla.words import counted
+from nnunet_gdla.mil.survival import Ties
 
-__all__ = ["DRAWN_FROM", "classification_table_metrics", "survival_table_metrics", "to_patients"]
+__all__ = ["classification_table_metrics", "survival_table_metrics", "to_patients"]
 
 PROBABILITY: Final = "prob_"
 HAZARD: Final = "hazard_"
-# Entry of `.attrs` of a table that is a resample: the labels of the table that its rows were drawn from.
-DRAWN_FROM: Final = "labels_drawn_from"
-
-log = logging.getLogger(__name__)
 
 
 def classification_table_metrics(
     predictions: pd.DataFrame, classes: Sequence[str], *, threshold: float | None = None
 ) -> dict[str, float]:
     """Return `classification_metrics` of a table with `label` (the class's name) and one `prob_<class>` per class.
-
-    In a resample (`DRAWN_FROM`) the means over classes leave out those that were there to be drawn, and were not.
 
     Raises:
         UserError: If a label is not among the classes.
@@ -42,9 +35,7 @@ def classification_table_metrics(
         unknown = sorted({str(label) for label in predictions["label"][labels < 0]})
         raise UserError(f"label {', '.join(unknown)} is none of the classes {', '.join(classes)}")
     probabilities = predictions[[f"{PROBABILITY}{name}" for name in classes]].to_numpy(np.float64)
-    missed = set(predictions.attrs.get(DRAWN_FROM, ())) - set(predictions["label"])
-    not_drawn = [number for number, name in enumerate(classes) if name in missed]
-    return classification_metrics(labels.astype(np.int64), probabilities, threshold=threshold, not_drawn=not_drawn)
+    return classification_metrics(labels.astype(np.int64), probabilities, threshold=threshold)
 
 
 def survival_table_metrics(
@@ -53,6 +44,7 @@ def survival_table_metrics(
     edges: Float[Array, " edges"] | None = None,
     train_time: Vector | None = None,
     train_event: Vector | None = None,
+    ties: Ties = "harrell",
 ) -> dict[str, float]:
     """Return `survival_metrics` of a table with `time`, `event`, `risk` and, for those that need them, `hazard_<i>`."""
     columns = _hazard_columns(predictions)
@@ -64,6 +56,7 @@ def survival_table_metrics(
         edges=edges,
         train_time=train_time,
         train_event=train_event,
+        ties=ties,
     )
 
 
@@ -71,7 +64,7 @@ def to_patients(predictions: pd.DataFrame, task: Literal["classification", "surv
     """Average the slides of each patient: one row a patient, patients in order of their names.
 
     Classification: mean of the probabilities. A patient whose slides carry different labels has no label as a patient
-    and is left out; how many is logged and kept in `.attrs["without_patient_label"]`. Survival: mean of the risks and
+    and is left out; how many is kept in `.attrs["without_patient_label"]`. Survival: mean of the risks and
     of the survival curves, whose hazards are given back (the mean risk is that of the mean curve).
 
     Args:
@@ -101,8 +94,6 @@ def to_patients(predictions: pd.DataFrame, task: Literal["classification", "surv
         means = patients[["risk"]].mean().join(_mean_hazards(predictions))
     table = patients[kept].first().join(means)[~differing].reset_index()
     table.attrs["without_patient_label"] = int(differing.sum())
-    if differing.any():
-        log.warning("%s with differing slide labels: slide level only", counted(int(differing.sum()), "patient"))
     return table
 
 

@@ -177,6 +177,7 @@ def learned_from_data(config: Config, cohort: Cohort, train: pd.DataFrame, in_di
         model_kwargs=resolved_arguments(model.name, model.arguments()),
         in_dim=in_dim,
         num_outputs=config.train.num_bins if config.data.task == "survival" else len(cohort.classes),
+        c_index_ties=config.train.c_index_ties,
         **read_options(config.data),
     )
     if info.task == "classification":

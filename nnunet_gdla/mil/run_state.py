@@ -15,7 +15,7 @@ from nnunet_gdla.errors import UserError
 from nnunet_gdla.mil.files import write_csv
 from nnunet_gdla.mil.gates import GATE_COLUMNS
 from nnunet_gdla.mil.module import SlideModule, gathered
-from nnunet_gdla.mil.tasks import best_epoch
+from nnunet_gdla.mil.tasks import best_epoch, last_progress
 
 __all__ = ["RunState", "load_best", "read_state"]
 
@@ -75,13 +75,16 @@ class RunState(Callback):
         trainer.should_stop = trainer.should_stop or self.patience_is_over()
 
     def patience_is_over(self) -> bool:
-        """Whether the best epoch lies too far back."""
+        """Whether the last epoch that got the metric higher (or the loss lower) lies too far back."""
         if self.patience is None or not self.history:
             return False
-        return len(self.history) - 1 - best_epoch(self.history, self.metric) >= self.patience
+        return len(self.history) - 1 - last_progress(self.history, self.metric) >= self.patience
 
     def finish(self) -> int:
-        """Keep the weights of the best epoch as `best.ckpt` and return its number, counted from 0."""
+        """Keep the weights of the best epoch as `best.ckpt` and return its number, counted from 0.
+
+        The number is the one in the file: a run that an earlier version began may have kept another of equal epochs.
+        """
         epoch = best_epoch(self.history, self.metric)
         folder = self.folder / "checkpoints"
         by_loss, by_metric = folder / _BY_LOSS, folder / _BY_METRIC
@@ -90,7 +93,7 @@ class RunState(Callback):
             chosen.replace(folder / "best.ckpt")
         for other in (by_loss, by_metric):
             other.unlink(missing_ok=True)
-        return epoch
+        return _best_checkpoint(self.folder)["epoch"]
 
     def _save(self, trainer: Trainer, name: str, *, weights_only: bool = False) -> None:
         path = self.folder / "checkpoints" / name
@@ -138,13 +141,29 @@ def load_best(run: Path, model: nn.Module) -> nn.Module:
     Raises:
         UserError: If they are missing or damaged.
     """
-    path = run / "checkpoints" / "best.ckpt"
+    weights = _best_checkpoint(run)["state_dict"]
     try:
-        tree = torch.load(path, map_location="cpu", weights_only=True)
-        model.load_state_dict({name.removeprefix("model."): tensor for name, tensor in tree["state_dict"].items()})
+        model.load_state_dict({name.removeprefix("model."): tensor for name, tensor in weights.items()})
     except _DAMAGE as error:
-        raise UserError(
-            f"the weights of the best epoch {path} are missing or damaged ({type(error).__name__}): remove the folder "
-            f"{path.parent} to train the run again"
-        ) from None
+        raise _damaged_best(run, error) from None
     return model
+
+
+def _best_checkpoint(run: Path) -> dict[str, Any]:
+    try:
+        tree = torch.load(_best_path(run), map_location="cpu", weights_only=True)
+        return {name: tree[name] for name in ("epoch", "state_dict")}
+    except _DAMAGE as error:
+        raise _damaged_best(run, error) from None
+
+
+def _best_path(run: Path) -> Path:
+    return run / "checkpoints" / "best.ckpt"
+
+
+def _damaged_best(run: Path, error: Exception) -> UserError:
+    path = _best_path(run)
+    return UserError(
+        f"the weights of the best epoch {path} are missing or damaged ({type(error).__name__}): remove the folder "
+        f"{path.parent} to train the run again"
+    )

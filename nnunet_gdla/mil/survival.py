@@ -16,8 +16,9 @@ from nnunet_gdla.errors import UserError
 from nnunet_gdla.mil._vectors import Array, Vector, as_events, as_vector, check_lengths
 from nnunet_gdla.words import counted
 
-__all__ = ["concordance_index", "hazards", "risk_score", "survival_nll", "time_bin_edges", "time_bins"]
+__all__ = ["Ties", "concordance_index", "hazards", "risk_score", "survival_nll", "time_bin_edges", "time_bins"]
 
+Ties = Literal["harrell", "strict"]
 HAZARD_FLOOR = 1e-7
 
 log = logging.getLogger(__name__)
@@ -132,9 +133,7 @@ def time_bins(time: Vector, edges: Vector) -> Int[Array, " n"]:
     return np.searchsorted(as_vector(edges, "edges"), as_vector(time, "time"), side="right").astype(np.int64)
 
 
-def concordance_index(
-    time: Vector, event: Vector, risk: Vector, *, ties: Literal["harrell", "strict"] = "harrell"
-) -> float:
+def concordance_index(time: Vector, event: Vector, risk: Vector, *, ties: Ties = "harrell") -> float:
     """Share of comparable pairs in which the patient with the earlier event has the higher risk; equal risks count 1/2.
 
     Args:

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float, Int, Shaped
 
 from nnunet_gdla.mil._vectors import Array, Vector, as_events, as_vector, check_lengths
-from nnunet_gdla.mil.survival import concordance_index
+from nnunet_gdla.mil.survival import Ties, concordance_index
 
 __all__ = [
     "CensoringCurve",
@@ -204,6 +204,7 @@ def survival_metrics(
     edges: Shaped[Array, " edges"] | None = None,
     train_time: Vector | None = None,
     train_event: Vector | None = None,
+    ties: Ties = "harrell",
 ) -> dict[str, float]:
     """All numbers of a survival prediction.
 
@@ -215,9 +216,10 @@ def survival_metrics(
         edges: Inner edges of the bins, from training.
         train_time: Times of the training patients, from which the chance of censoring is estimated.
         train_event: Their events.
+        ties: How `c_index` counts pairs of equal times (`concordance_index`).
 
     Returns:
-        `c_index` (ties as in Harrell's); and where hazards, edges and training times are given: `ibs`, the integrated
+        `c_index`; and where hazards, edges and training times are given: `ibs`, the integrated
         Brier score from time 0 to the last edge (or to the last time with somebody at risk, if that is earlier; mean
         over time), and `auc_edge1`, ... the time-dependent AUC at each edge, `auc_edges` their mean. NaN where
         undefined.
@@ -226,7 +228,7 @@ def survival_metrics(
         UserError: If a risk is not finite.
         ValueError: If lengths differ.
     """
-    metrics = {"c_index": concordance_index(time, event, risk)}
+    metrics = {"c_index": concordance_index(time, event, risk, ties=ties)}
     if hazards is None or edges is None or train_time is None or train_event is None:
         return metrics
     censoring = CensoringCurve.of(train_time, train_event)

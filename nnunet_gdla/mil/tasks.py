@@ -17,7 +17,15 @@ from nnunet_gdla.mil.bundle_info import BundleInfo
 from nnunet_gdla.mil.survival import survival_nll, time_bins
 from nnunet_gdla.words import counted
 
-__all__ = ["DEFAULT_SELECTION", "SlideLoss", "best_epoch", "class_weights", "sampling_weights", "training_logits"]
+__all__ = [
+    "DEFAULT_SELECTION",
+    "SlideLoss",
+    "best_epoch",
+    "class_weights",
+    "last_progress",
+    "sampling_weights",
+    "training_logits",
+]
 
 DEFAULT_SELECTION: Final = {"classification": "macro_f1", "survival": "c_index"}
 
@@ -116,12 +124,24 @@ def sampling_weights(table: pd.DataFrame, task: str) -> list[float]:
 
 
 def best_epoch(history: Sequence[Mapping[str, float | int]], metric: str) -> int:
-    """Return the position of the best epoch so far: the highest metric, of equal ones the earliest.
+    """Return the position of the best epoch so far: the highest metric, of equal ones the smallest validation loss.
 
-    Where the metric is undefined in any epoch, or where it is "loss", the smallest validation loss decides throughout.
+    Where the metric is undefined in any epoch, or where it is "loss", the loss alone decides throughout. Of epochs that
+    are equal in both it is the earliest.
     """
-    losses = [row["val_loss"] for row in history]
+    costs = _costs(history, metric)
+    keys = [(cost, row["val_loss"]) for cost, row in zip(costs, history, strict=True)]
+    return keys.index(min(keys))
+
+
+def last_progress(history: Sequence[Mapping[str, float | int]], metric: str) -> int:
+    """Return the position of the first epoch whose metric (or loss, as in `best_epoch`) none has surpassed."""
+    costs = _costs(history, metric)
+    return costs.index(min(costs))
+
+
+def _costs(history: Sequence[Mapping[str, float | int]], metric: str) -> list[float]:
+    """What the choice wants to be small: the loss, or minus the metric where it is defined throughout."""
     if metric == "loss" or any(math.isnan(row[f"val_{metric}"]) for row in history):
-        return losses.index(min(losses))
-    values = [row[f"val_{metric}"] for row in history]
-    return values.index(max(values))
+        return [row["val_loss"] for row in history]
+    return [-row[f"val_{metric}"] for row in history]

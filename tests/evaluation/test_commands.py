@@ -35,7 +35,9 @@ def test_every_example_is_a_command_that_means_what_it_says() -> None:
     assert set(arguments_evaluation.SUMMARY) == set(arguments_evaluation.DETAILS) == {"evaluate", "compare"}
 
 
-@pytest.mark.parametrize("option", ["-np 0", "--draws 0", "--seed -1", "--convention mine", "--tolerance x"])
+@pytest.mark.parametrize(
+    "option", ["-np 0", "--draws 0", "--draws 1", "--seed -1", "--convention mine", "--tolerance x"]
+)
 def test_wrong_options_are_wrong_usage(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         parsed(f"evaluate p t {option}")

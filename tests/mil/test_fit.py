@@ -33,7 +33,9 @@ FILES = {
     "metrics_test.json",
     "metrics_val.json",
     "predictions_test.csv",
+    "predictions_test_patient.csv",
     "predictions_val.csv",
+    "predictions_val_patient.csv",
     "split.csv",
     "summary.txt",
 }

@@ -246,8 +246,8 @@ def test_wrong_numbers_and_metrics_are_refused_before_anything_runs(
         (["predict", "h5", "--model", "m", "--out", str(tmp_path / "p.csv"), "--workers", "-1"], "--workers -1"),
         (["test", "--model", "m", "--cohort", "c.csv", "--out", str(tmp_path / "t"), "--workers", "-1"], "--workers"),
         (
-            ["test", "--model", "m", "--cohort", "c.csv", "--out", str(tmp_path / "b"), "--bootstrap", "0"],
-            "bootstrap 0:",
+            ["test", "--model", "m", "--cohort", "c.csv", "--out", str(tmp_path / "b"), "--bootstrap", "1"],
+            "bootstrap 1: an interval needs 2 draws or more",
         ),
         (
             ["test", "--model", "m", "--cohort", "c.csv", "--out", str(tmp_path / "b"), "--bootstrap", "-3"],

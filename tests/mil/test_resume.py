@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from safetensors.torch import load_file
 
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.mil.config import save_config
 from nnunet_gdla.mil.fit import fit
+from nnunet_gdla.mil.run_state import RunState
 from tests.mil.small_cohorts import MODEL, make_cohort, small_config
 
 pytestmark = pytest.mark.usefixtures("no_figures")
@@ -112,6 +114,19 @@ def test_a_damaged_checkpoint_is_one_sentence(tmp_path: Path) -> None:
         checkpoint.write_bytes(damaged)
         with pytest.raises(UserError, match=r"last\.ckpt is damaged .*; remove it to start the run again"):
             fit(small_config(tmp_path, "classification"), run=tmp_path / "run", resume=True)
+
+
+def test_the_epoch_is_that_of_the_weights_also_in_a_run_that_an_earlier_version_began(tmp_path: Path) -> None:
+    """It kept the first of two equal epochs; today the second, with the lower loss, would be the best."""
+    state = RunState(tmp_path, "macro_f1", None, print)
+    state.history = [{"val_loss": loss, "val_macro_f1": f1} for loss, f1 in ((3.0, 0.8), (2.0, 0.8), (1.0, 0.1))]
+    (tmp_path / "checkpoints").mkdir()
+    kept = {"best_by_metric.ckpt": 0, "best_by_loss.ckpt": 2}
+    for name, epoch in kept.items():
+        torch.save({"epoch": epoch, "state_dict": {}}, tmp_path / "checkpoints" / name)
+    assert state.finish() == 0
+    assert state.finish() == 0  # once more, after a stop
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["best.ckpt"]
 
 
 @pytest.mark.parametrize("damage", [b"x", None], ids=["damaged", "missing"])

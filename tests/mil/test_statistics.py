@@ -1,8 +1,9 @@
 """From slides to patients, bootstrap intervals, paired differences, corrected t."""
 
+import dataclasses
 import functools
-import logging
 import math
+import pickle
 import time as clock
 from typing import Any
 
@@ -13,6 +14,7 @@ from scipy import stats
 
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.mil.statistics import (
+    Interval,
     bootstrap_intervals,
     classification_table_metrics,
     corrected_resampled_t,
@@ -91,14 +93,12 @@ def test_slides_of_a_patient_that_disagree_on_the_event_are_refused() -> None:
         to_patients(slides, "survival")
 
 
-def test_patients_with_differing_labels_count_at_slide_level_only(caplog: pytest.LogCaptureFixture) -> None:
+def test_patients_with_differing_labels_count_at_slide_level_only() -> None:
     slides = _classified(3, slides=2)
     slides["label"] = ["negative", "positive", "negative", "negative", "positive", "positive"]
-    with caplog.at_level(logging.WARNING):
-        patients = to_patients(slides, "classification")
+    patients = to_patients(slides, "classification")
     assert patients["patient_id"].tolist() == ["p001", "p002"]
     assert patients.attrs["without_patient_label"] == 1
-    assert "1 patient with differing slide labels" in caplog.text
     mean = slides.loc[slides["patient_id"] == "p001", "prob_positive"].mean()
     assert patients["prob_positive"][0] == pytest.approx(mean)
     assert classify(patients)["accuracy"] >= 0
@@ -163,11 +163,20 @@ def test_a_class_that_is_not_drawn_says_nothing_about_the_model(metric: str) -> 
     assert 0 < difference.low <= difference.difference <= difference.high
 
 
-def test_a_class_that_nobody_has_counts_as_in_the_metric_itself() -> None:
+def test_a_class_that_nobody_has_is_left_out_as_in_the_metric_itself() -> None:
     four = functools.partial(classification_table_metrics, classes=("a", "b", "never", "rare"))
-    found = bootstrap_intervals(_rare_class().assign(prob_never=0.0), four, n=100)
-    assert tuple(found["macro_recall"]) == (2 / 3, 0.75)  # 3 of 4 classes, or 2 of 3 without the rare one
-    assert np.isnan([*found["auc"]]).all()
+    table = _rare_class().assign(prob_never=0.0)
+    assert set(four(table).values()) == {1.0, four(table)["ece"]}
+    for metric in ("macro_recall", "balanced_accuracy", "macro_precision", "macro_f1", "auc", "auprc"):
+        assert tuple(bootstrap_intervals(table, four, n=100)[metric]) == (1.0, 1.0)
+
+
+def test_an_interval_is_unpacked_and_replaced_without_loss() -> None:
+    interval = Interval(0.1, 0.4, 7)
+    low, high = interval
+    assert (low, high) == (0.1, 0.4)
+    assert dataclasses.replace(interval, low=0.2) == Interval(0.2, 0.4, 7)
+    assert pickle.loads(pickle.dumps(interval)) == interval
 
 
 def test_undefined_metric_has_no_interval() -> None:

@@ -174,8 +174,11 @@ def history(metric: list[float], loss: list[float]) -> list[dict[str, float | in
     return [{"val_loss": a, "val_c_index": b} for a, b in zip(loss, metric, strict=True)]
 
 
-def test_the_earliest_of_equally_good_epochs_is_the_best() -> None:
-    assert best_epoch(history([0.5, 0.7, 0.7, 0.6], [4.0, 3.0, 2.0, 1.0]), "c_index") == 1
+def test_of_equally_good_epochs_the_one_with_the_lower_loss_is_the_best() -> None:
+    assert best_epoch(history([0.5, 0.7, 0.7, 0.6], [4.0, 3.0, 2.0, 1.0]), "c_index") == 2
+    assert best_epoch(history([0.7, 0.7, 0.7], [2.0, 3.0, 2.0]), "c_index") == 0  # equal in both: the earliest
+    nan = float("nan")
+    assert best_epoch(history([nan, nan, nan], [3.0, 2.0, 2.0]), "c_index") == 1
 
 
 def test_an_undefined_metric_hands_over_to_the_loss_throughout() -> None:

@@ -8,8 +8,9 @@ from nnunet_gdla.errors import UserError
 from nnunet_gdla.mil.bundle import load_bundles
 from nnunet_gdla.mil.cohort import Columns, read_cohort
 from nnunet_gdla.mil.commands.shared import bar_wanted, mapping, new_folder, say
+from nnunet_gdla.mil.config_schema import FEWEST_DRAWS
 from nnunet_gdla.mil.device import pick_device
-from nnunet_gdla.mil.evaluate import evaluate, metric_lines, predict_table, write_evaluation
+from nnunet_gdla.mil.evaluate import evaluate, metric_lines, predict_table, rule_lines, write_evaluation
 from nnunet_gdla.mil.files import write_json
 from nnunet_gdla.mil.report import write_figures
 from nnunet_gdla.words import counted
@@ -23,8 +24,8 @@ def run(args: argparse.Namespace) -> int:
     out = new_folder(args.out or f"{table.stem}_test")
     if args.workers < 0:
         raise UserError(f"--workers {args.workers}: give 0 (no extra process) or more")
-    if args.bootstrap < 1:
-        raise UserError(f"--bootstrap {args.bootstrap}: intervals need 1 draw or more, 1000 are usual")
+    if args.bootstrap < FEWEST_DRAWS:
+        raise UserError(f"--bootstrap {args.bootstrap}: an interval needs {FEWEST_DRAWS} draws or more, 1000 are usual")
     bundle = load_bundles(args.model, pick_device(args.device))
     if args.feature_key:
         bundle = dataclasses.replace(bundle, info=dataclasses.replace(bundle.info, feature_key=args.feature_key))
@@ -43,10 +44,10 @@ def run(args: argparse.Namespace) -> int:
     predictions = predict_table(bundle, cohort.table, workers=args.workers, progress=bar_wanted())
     metrics = evaluate(predictions, bundle.info, bootstrap=args.bootstrap)
     out.mkdir(parents=True, exist_ok=True)
-    write_evaluation(out, "test", predictions, metrics)
+    write_evaluation(out, "test", predictions, metrics, bundle.info.task)
     write_json(out / "bundle.json", dataclasses.asdict(bundle.info) | {"bundles": list(bundle.folders)})
     figures = write_figures(out)
-    for line in metric_lines({"test": metrics}):
+    for line in [*metric_lines({"test": metrics}), *rule_lines({"test": predictions}, bundle.info)]:
         say(line)
     say(
         f"{out}: predictions, metrics, {counted(len(figures), 'figure')}; with the thresholds and edges of the training"

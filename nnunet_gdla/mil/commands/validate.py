@@ -8,7 +8,7 @@ from nnunet_gdla.mil.bundle import load_bundle
 from nnunet_gdla.mil.commands.shared import bar_wanted, say
 from nnunet_gdla.mil.config import load_config
 from nnunet_gdla.mil.device import pick_device
-from nnunet_gdla.mil.evaluate import evaluate, metric_lines, predict_table
+from nnunet_gdla.mil.evaluate import evaluate, metric_lines, predict_table, rule_lines
 from nnunet_gdla.mil.prepare import load_cohort, split_tables
 from nnunet_gdla.mil.splits import read_split
 
@@ -25,6 +25,6 @@ def run(args: argparse.Namespace) -> int:
     table = split_tables(load_cohort(config.data), read_split(folder / "split.csv"))["val"]
     predictions = predict_table(bundle, table, workers=config.train.workers, progress=bar_wanted())
     metrics = evaluate(predictions, bundle.info, bootstrap=config.train.bootstrap, seed=config.train.seed)
-    for line in metric_lines({"val": metrics}):
+    for line in [*metric_lines({"val": metrics}), *rule_lines({"val": predictions}, bundle.info)]:
         say(line)
     return 0
