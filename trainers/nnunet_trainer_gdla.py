@@ -1,6 +1,7 @@
 """nnUNetTrainerGDLA: the paper's recipe on nnU-Net's data pipeline."""
 
 from copy import deepcopy
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -14,6 +15,13 @@ from torch._dynamo import OptimizedModule
 from nnunet_gdla.errors import TrainingStopped, install_excepthook
 from nnunet_gdla.losses import BoundaryDoULoss
 from nnunet_gdla.networks import PVTGDLA
+from nnunet_gdla.trainers.nnunet_gdla_checkpoint import (
+    changed_plans,
+    read_checkpoint,
+    refuse_other_network,
+    write_checkpoint,
+)
+from nnunet_gdla.trainers.nnunet_gdla_data import claim_data
 from nnunet_gdla.trainers.nnunet_gdla_finite import first_non_finite
 from nnunet_gdla.trainers.nnunet_gdla_network import encoder_of, network_builder, refuse_plans
 from nnunet_gdla.trainers.nnunet_gdla_pretrained import fill_encoder, require_encoder_weights
@@ -67,6 +75,16 @@ class nnUNetTrainerGDLA(nnUNetTrainer):
         self.num_epochs = 250
         self.save_every = 5
         self._iteration = 0
+
+    def initialize(self) -> None:
+        """nnU-Net's own; the preprocessed data have to be there, and are marked as read.
+
+        Raises:
+            UserError: If they are not.
+        """
+        if not self.was_initialized:
+            claim_data(self)
+        super().initialize()
 
     def configure_optimizers(self) -> tuple[torch.optim.Optimizer, WarmupCosine]:
         """AdamW without decay on 1-D parameters, biases and lambda; the schedule reads the counts when it is used."""
@@ -183,6 +201,35 @@ class nnUNetTrainerGDLA(nnUNetTrainer):
             raise TrainingStopped(self._out_of_memory()) from error
         self._stop_unless_finite(torch.as_tensor(result["loss"], device=self.device), batch, "validation loss")
         return result
+
+    def save_checkpoint(self, filename: str) -> None:
+        """nnU-Net's own, in one step: an interrupted training leaves the earlier checkpoint whole.
+
+        Raises:
+            TrainingStopped: If it cannot be written.
+        """
+        save = super().save_checkpoint
+        if self.local_rank != 0 or self.disable_checkpointing:
+            save(filename)
+        else:
+            write_checkpoint(Path(filename), lambda unfinished: save(str(unfinished)))
+
+    def load_checkpoint(self, filename_or_checkpoint: str | Path | dict[str, Any]) -> None:
+        """nnU-Net's own; a file is looked at first, and what has changed in the plans since is logged.
+
+        Raises:
+            UserError: If the file is damaged, or of another network than these plans and dataset.json make.
+        """
+        if isinstance(filename_or_checkpoint, dict):
+            super().load_checkpoint(filename_or_checkpoint)
+            return
+        content = read_checkpoint(Path(filename_or_checkpoint))
+        if not self.was_initialized:
+            self.initialize()
+        refuse_other_network(str(filename_or_checkpoint), content, self._bare_network().state_dict())
+        for change in changed_plans(content, self.plans_manager, self.configuration_name):
+            self.print_to_log_file(f"NOTE: the plans are not those of this checkpoint: {change}")
+        super().load_checkpoint(str(filename_or_checkpoint))  # by position: its name differs between versions
 
     def _stop_unless_finite(self, value: Tensor, batch: dict[str, Any], what: str) -> None:
         finite = torch.isfinite(value).all().float()
