@@ -3,9 +3,9 @@
 Nothing is imported before a trainer is asked for: nnU-Net's search for somebody else's trainer passes through here.
 """
 
-from nnunet_gdla.trainers.nnunet_gdla_naming import EXAMPLES, RULE, is_ours, resolve
+from nnunet_gdla.trainers.nnunet_gdla_naming import EXAMPLES, RULE, contradiction, is_ours, resolve
 
-__all__ = ["EXAMPLES", "RULE", "is_ours", "resolve"]
+__all__ = ["EXAMPLES", "RULE", "contradiction", "is_ours", "resolve"]
 
 
 def __getattr__(name: str) -> type:

@@ -3,17 +3,27 @@
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from nnunetv2.utilities.get_network_from_plans import get_network_from_plans
 from nnunetv2.utilities.plans_handling.plans_handler import ConfigurationManager, PlansManager
-from torch import nn
+from torch import Tensor, nn
 
 from nnunet_gdla.errors import UserError, install_excepthook
 from nnunet_gdla.networks import PVTGDLA
 
-__all__ = ["DEFAULT_ENCODER", "NetworkBuilder", "encoder_of", "network_builder", "refuse_plans"]
+__all__ = ["DEFAULT_ENCODER", "Float32PVTGDLA", "NetworkBuilder", "encoder_of", "network_builder", "refuse_plans"]
 
 DEFAULT_ENCODER = "pvt_v2_b2"
 NetworkBuilder = Callable[[PlansManager, ConfigurationManager, int, int, bool], nn.Module]
+
+
+class Float32PVTGDLA(PVTGDLA):
+    """PVTGDLA in float32 whatever autocast says: nnU-Net predicts under autocast to float16 on a GPU."""
+
+    def forward(self, x: Tensor) -> Tensor | list[Tensor]:
+        """As `PVTGDLA.forward`."""
+        with torch.autocast(x.device.type, enabled=False):
+            return super().forward(x.float())
 
 
 def refuse_plans(plans_manager: PlansManager, configuration: str, decoder: str, encoder: str | None) -> None:
@@ -50,13 +60,15 @@ def refuse_unsupported(configuration_manager: ConfigurationManager, name: str) -
     )
 
 
-def network_builder(decoder: str, encoder: str | None) -> NetworkBuilder:
+def network_builder(decoder: str, encoder: str | None, *, float32: bool = False) -> NetworkBuilder:
     """Make a trainer's `build_network_architecture`, which raises a UserError where the plans name another encoder.
 
     Args:
         decoder: The decoder that the trainer's name stands for.
         encoder: The encoder that its name fixes; None: the plans' own, or `DEFAULT_ENCODER` on stock plans.
+        float32: Whether the network computes in float32 under autocast too.
     """
+    network = Float32PVTGDLA if float32 else PVTGDLA
 
     def build_network_architecture(
         plans_manager: PlansManager,
@@ -69,7 +81,7 @@ def network_builder(decoder: str, encoder: str | None) -> NetworkBuilder:
         install_excepthook()  # nnU-Net's predictor makes no trainer
         refuse_unsupported(configuration_manager, "this configuration")
         if not _is_ours(configuration_manager):
-            return PVTGDLA(
+            return network(
                 num_input_channels,
                 num_output_channels,
                 encoder=encoder or DEFAULT_ENCODER,
@@ -77,9 +89,10 @@ def network_builder(decoder: str, encoder: str | None) -> NetworkBuilder:
                 deep_supervision=enable_deep_supervision,
             )
         _refuse_conflict(plans_manager, configuration_manager.network_arch_init_kwargs, decoder, encoder)
+        named = f"{network.__module__}.{network.__name__}" if float32 else configuration_manager.network_arch_class_name
         try:
             return get_network_from_plans(
-                configuration_manager.network_arch_class_name,
+                named,
                 configuration_manager.network_arch_init_kwargs,
                 configuration_manager.network_arch_init_kwargs_req_import,
                 num_input_channels,

@@ -2,13 +2,15 @@
 
 from collections.abc import Sequence
 
+import torch
 from nnunetv2.training.loss.deep_supervision import DeepSupervisionWrapper
 from torch import Tensor, nn
+from torch.nn import functional
 
 from nnunet_gdla.networks import PVTGDLA
 from nnunet_gdla.networks.pvt_gdla import OUTPUT_STRIDES
 
-__all__ = ["SupervisedOutputs", "output_scales", "supervise"]
+__all__ = ["FullResolutionSum", "SupervisedOutputs", "output_scales", "supervise"]
 
 
 def output_scales(patch_size: Sequence[int]) -> list[list[float]]:
@@ -43,3 +45,25 @@ class SupervisedOutputs(DeepSupervisionWrapper):
                 f"{len(self.weight_factors)}; do the plans' strides fit this network?"
             )
         return super().forward(outputs, targets)
+
+
+class FullResolutionSum(nn.Module):
+    """The paper's loss: outputs scaled up bilinearly to the target's size, one loss on each, their plain sum.
+
+    Args:
+        loss: Of one output and the target.
+    """
+
+    def __init__(self, loss: nn.Module) -> None:
+        super().__init__()
+        self.loss = loss
+
+    def forward(self, outputs: Sequence[Tensor], targets: Sequence[Tensor]) -> Tensor:
+        """Sum over (B, K, h, w) outputs of the loss with the one (B, C, H, W) target; 0 to the number of outputs."""
+        (target,) = targets
+        size = target.shape[2:]
+        full = [
+            output if output.shape[2:] == size else functional.interpolate(output, size, mode="bilinear")
+            for output in outputs
+        ]
+        return torch.stack([self.loss(output, target) for output in full]).sum()

@@ -10,6 +10,7 @@ from torch import nn
 from nnunet_gdla.trainers import nnunet_trainer_pvt_attention as comparators
 from nnunet_gdla.trainers.nnunet_gdla_supervision import supervise
 from nnunet_gdla.trainers.nnunet_trainer_gdla import nnUNetTrainerGDLA
+from nnunet_gdla.trainers.nnunet_trainer_gdla_paper import PaperTraining
 
 __all__ = ["DiceCE", "NoMirroring", "build_trainer"]
 
@@ -46,7 +47,7 @@ class NoMirroring:
 
 
 def build_trainer(
-    name: str, *, stem: str, encoder: str | None, dice_ce: bool, no_mirroring: bool, epochs: int | None
+    name: str, *, stem: str, encoder: str | None, paper: bool, dice_ce: bool, no_mirroring: bool, epochs: int | None
 ) -> type[nnUNetTrainerGDLA]:
     """The class for the parts of a name; a bare stem is the class itself.
 
@@ -54,23 +55,29 @@ def build_trainer(
         name: Whole name; nnU-Net writes it into folder names and checkpoints.
         stem: Name without suffixes.
         encoder: Encoder fixed by the name.
+        paper: The paper's training.
         dice_ce: Dice and cross-entropy instead of boundary DoU.
         no_mirroring: Neither train nor predict with mirroring.
         epochs: Length of the training.
     """
     if name == stem:
         return _STEMS[stem]
-    bases = (*((DiceCE,) if dice_ce else ()), *((NoMirroring,) if no_mirroring else ()), _STEMS[stem])
+    parts = ((PaperTraining, paper), (DiceCE, dice_ce), (NoMirroring, no_mirroring))
+    bases: tuple[type, ...] = (*(part for part, is_in_name in parts if is_in_name), _STEMS[stem])
+    if paper and issubclass(PaperTraining, bases[-1]):
+        bases = bases[:-1]  # the stem is its parent
     # The package resolves the name again by attribute, so that the class pickles like one from a file.
     body: dict[str, Any] = {"__module__": "nnunet_gdla.trainers", "__doc__": f"{stem}, as its name {name} says."}
     if encoder is not None:
         body["encoder"] = encoder
+    if paper:
+        body["float32"] = True  # so that the network of this name's decoder is made
     if epochs is not None:
-        body["__init__"] = _constructor(bases, epochs)
+        body["__init__"] = _constructor(PaperTraining if paper else _STEMS[stem], epochs)
     return type(name, bases, body)
 
 
-def _constructor(bases: tuple[type, ...], epochs: int) -> Any:  # noqa: ANN401
+def _constructor(parent: type[nnUNetTrainerGDLA], epochs: int) -> Any:  # noqa: ANN401
     def __init__(  # noqa: N807
         self: nnUNetTrainerGDLA,
         plans: dict[str, Any],
@@ -79,7 +86,7 @@ def _constructor(bases: tuple[type, ...], epochs: int) -> Any:  # noqa: ANN401
         dataset_json: dict[str, Any],
         device: torch.device = _CUDA,
     ) -> None:
-        bases[-1].__init__(self, plans, configuration, fold, dataset_json, device)  # type: ignore[misc]
+        parent.__init__(self, plans, configuration, fold, dataset_json, device)
         self.num_epochs = epochs
 
     return __init__

@@ -49,15 +49,18 @@ class nnUNetTrainerGDLA(nnUNetTrainer):
     decoder: ClassVar[str] = "gdla"
     encoder: ClassVar[str | None] = None
     gradient_norm: ClassVar[float] = 1.0
+    float32: ClassVar[bool] = False
 
     build_network_architecture = staticmethod(network_builder("gdla", None))
 
     def __init_subclass__(cls, **kwargs: Any) -> None:  # noqa: ANN401
         super().__init_subclass__(**kwargs)
         own = cls.__dict__
-        if ("decoder" in own or "encoder" in own) and "build_network_architecture" not in own:
+        if own.keys() & {"decoder", "encoder", "float32"} and "build_network_architecture" not in own:
             # A static method, because nnU-Net's predictor calls it on the class; so it cannot look at `cls` itself.
-            cls.build_network_architecture = staticmethod(network_builder(cls.decoder, cls.encoder))
+            cls.build_network_architecture = staticmethod(
+                network_builder(cls.decoder, cls.encoder, float32=cls.float32)
+            )
 
     def __init__(
         self,
@@ -92,13 +95,16 @@ class nnUNetTrainerGDLA(nnUNetTrainer):
         plain: list[nn.Parameter] = []
         for name, parameter in self.network.named_parameters():
             if parameter.requires_grad:
-                (plain if parameter.ndim <= 1 or "lambda" in name else decayed).append(parameter)
+                (decayed if self._is_decayed(name, parameter) else plain).append(parameter)
         groups = [{"params": decayed, "weight_decay": self.weight_decay}, {"params": plain, "weight_decay": 0.0}]
         fused = True if self.device.type == "cpu" else None
         optimizer = torch.optim.AdamW(groups, lr=self.initial_lr, betas=(0.9, 0.999), fused=fused)
         return optimizer, WarmupCosine(
             optimizer, lambda: (self.num_epochs, self.num_iterations_per_epoch, self.initial_lr)
         )
+
+    def _is_decayed(self, name: str, parameter: nn.Parameter) -> bool:
+        return parameter.ndim > 1 and "lambda" not in name
 
     def _get_deep_supervision_scales(self) -> list[list[float]] | None:
         return output_scales(self.configuration_manager.patch_size) if self.enable_deep_supervision else None
@@ -149,7 +155,7 @@ class nnUNetTrainerGDLA(nnUNetTrainer):
         target = [part.to(self.device, non_blocking=True) for part in _as_list(batch["target"])]
         self.optimizer.zero_grad(set_to_none=True)
         try:
-            with torch.autocast("cuda") if self.device.type == "cuda" else dummy_context():
+            with torch.autocast("cuda") if self.device.type == "cuda" and not self.float32 else dummy_context():
                 loss = self.loss(self.network(data), target if self.enable_deep_supervision else target[0])
             self._update(loss, batch)
         except torch.OutOfMemoryError as error:

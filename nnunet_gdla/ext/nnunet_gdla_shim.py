@@ -10,14 +10,17 @@ import sys
 
 def __getattr__(name: str) -> type:
     if name.startswith(("nnUNetTrainerGDLA", "nnUNetTrainerPVT")):
-        from nnunet_gdla.trainers import EXAMPLES, RULE, is_ours, resolve
+        from nnunet_gdla.trainers import EXAMPLES, RULE, contradiction, is_ours, resolve
 
         if is_ours(name):
             trainer: type = resolve(name)
             return trainer
         if _is_only_folder():
             # nnU-Net's own message, which follows, cannot know our rule.
-            sys.stderr.write(f"nnunet-gdla has no trainer {name!r}. Names are {RULE}; such as {', '.join(EXAMPLES)}.\n")
+            sys.stderr.write(
+                f"nnunet-gdla has no trainer {name!r}: {contradiction(name)}names are {RULE}; such as "
+                f"{', '.join(EXAMPLES)}.\n"
+            )
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

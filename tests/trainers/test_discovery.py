@@ -22,6 +22,8 @@ WRONG = [
     "nnUNetTrainerGDLA_b0",
     "nnUNetTrainerGDLA_DiceCE_B0",  # order
     "nnUNetTrainerGDLA_NoMirroring_DiceCE",
+    "nnUNetTrainerGDLA_Paper_DiceCE",
+    "nnUNetTrainerGDLA_Paper_B0",
     "nnUNetTrainerGDLA_50epochs_B0",
     "nnUNetTrainerGDLA_2epoch",
     "nnUNetTrainerGDLA_0epochs",

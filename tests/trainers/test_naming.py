@@ -18,6 +18,7 @@ from nnunet_gdla.networks import PVTGDLA
 from nnunet_gdla.trainers import EXAMPLES, RULE, is_ours, resolve
 from nnunet_gdla.trainers.nnunet_gdla_variants import DiceCE, NoMirroring
 from nnunet_gdla.trainers.nnunet_trainer_gdla import nnUNetTrainerGDLA
+from nnunet_gdla.trainers.nnunet_trainer_gdla_paper import PaperTraining
 from tests.trainers.nnunet_project import Project, make_trainer
 
 DECODERS = {
@@ -35,13 +36,14 @@ ENCODERS = {
     "_B5": "pvt_v2_b5",
 }
 EPOCHS = {"": 250, "_1epoch": 1, "_2epochs": 2, "_1000epochs": 1000}
-PARTS = list(itertools.product(DECODERS, ENCODERS, ("", "_DiceCE"), ("", "_NoMirroring"), EPOCHS))
+TRAININGS = ("", "_DiceCE", "_NoMirroring", "_DiceCE_NoMirroring", "_Paper")
+PARTS = list(itertools.product(DECODERS, ENCODERS, TRAININGS, EPOCHS))
 
 
 def test_every_combination_is_a_trainer_of_its_own() -> None:
     found = {}
-    for stem, encoder, dice_ce, no_mirroring, epochs in PARTS:
-        name = f"{stem}{encoder}{dice_ce}{no_mirroring}{epochs}"
+    for stem, encoder, training, epochs in PARTS:
+        name = f"{stem}{encoder}{training}{epochs}"
         assert is_ours(name)
         trainer = found[name] = resolve(name)
         assert trainer is resolve(name) is getattr(trainers, name)
@@ -49,12 +51,13 @@ def test_every_combination_is_a_trainer_of_its_own() -> None:
         assert issubclass(trainer, nnUNetTrainerGDLA)
         assert issubclass(trainer, getattr(trainers, stem))
         assert (trainer.decoder, trainer.encoder) == (DECODERS[stem], ENCODERS[encoder])
-        assert (issubclass(trainer, DiceCE), issubclass(trainer, NoMirroring)) == (dice_ce != "", no_mirroring != "")
+        for part, kind in (("DiceCE", DiceCE), ("NoMirroring", NoMirroring), ("Paper", PaperTraining)):
+            assert issubclass(trainer, kind) == (part in training)
         assert pickle.loads(pickle.dumps(trainer)) is trainer
         assert list(inspect.signature(trainer.__init__).parameters) == list(
             inspect.signature(nnUNetTrainer.__init__).parameters
         )
-    assert len(set(found.values())) == len(PARTS) == 384
+    assert len(set(found.values())) == len(PARTS) == 480
 
 
 @pytest.mark.parametrize(
