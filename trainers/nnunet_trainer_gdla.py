@@ -25,6 +25,7 @@ from nnunet_gdla.trainers.nnunet_gdla_data import claim_data
 from nnunet_gdla.trainers.nnunet_gdla_finite import first_non_finite
 from nnunet_gdla.trainers.nnunet_gdla_network import encoder_of, network_builder, refuse_plans
 from nnunet_gdla.trainers.nnunet_gdla_pretrained import fill_encoder, require_encoder_weights
+from nnunet_gdla.trainers.nnunet_gdla_progress import epoch_bars
 from nnunet_gdla.trainers.nnunet_gdla_schedule import WarmupCosine
 from nnunet_gdla.trainers.nnunet_gdla_supervision import output_scales, supervise
 
@@ -132,6 +133,11 @@ class nnUNetTrainerGDLA(nnUNetTrainer):
             )
             self.print_to_log_file(fill_encoder(network))
         super().on_train_start()
+
+    def run_training(self) -> None:
+        """nnU-Net's own loop, on a terminal with a bar an epoch."""
+        with epoch_bars(self):
+            super().run_training()
 
     def _bare_network(self) -> PVTGDLA:
         network = self.network.module if self.is_ddp else self.network
