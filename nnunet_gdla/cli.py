@@ -99,6 +99,9 @@ def _doctor_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-device", choices=("cpu", "cuda", "mps"), default=None, help="default: cuda where there is one, else cpu"
     )
+    parser.add_argument(
+        "--gpu", action="store_true", help="only compare this GPU's Triton kernels with the plain forms, and time both"
+    )
 
 
 def _demo_arguments(parser: argparse.ArgumentParser) -> None:
@@ -128,7 +131,8 @@ Prints PASS, WARN or FAIL lines; the exit code is 1 if anything failed.
 examples:
   nnunet-gdla doctor
   nnunet-gdla doctor -d 4
-  nnunet-gdla doctor -d Dataset004_Hippocampus -p nnUNetGDLAPlans -tr nnUNetTrainerGDLA_B0""",
+  nnunet-gdla doctor -d Dataset004_Hippocampus -p nnUNetGDLAPlans -tr nnUNetTrainerGDLA_B0
+  nnunet-gdla doctor --gpu""",
         _doctor_arguments,
     ),
     "demo": Command(

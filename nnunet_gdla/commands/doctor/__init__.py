@@ -24,8 +24,12 @@ def run(args: argparse.Namespace) -> int:
 
     Args:
         args: `dataset` (number, name or None), `plans`, `configuration`, `trainer`, `device` (None: cuda where there is
-            one, else cpu).
+            one, else cpu), `gpu` (check and time the GPU's kernels, nothing else).
     """
+    if getattr(args, "gpu", False):
+        from nnunet_gdla.commands.doctor import gpu
+
+        return gpu.run()
     counts: Counter[Level] = Counter()
     with warnings.catch_warnings():
         # What the imported packages say about their own future would stand between the findings.
