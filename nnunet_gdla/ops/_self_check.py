@@ -15,7 +15,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from nnunet_gdla.ops._dispatch import Operator
 
-__all__ = ["PASSED", "Compared", "compare", "leave_out", "one_line", "passes", "verdict", "why_not"]
+__all__ = ["PASSED", "Compared", "as_it_was", "compare", "leave_out", "one_line", "passes", "verdict", "why_not"]
 
 PASSED = ""
 # Largest error over the largest magnitude that passes where the plain form in that dtype is not worse still.
@@ -94,7 +94,7 @@ def compare(operator: "Operator[Any]", call: Any) -> Compared:  # noqa: ANN401
 
     def run() -> None:
         try:
-            with _as_it_was(device):
+            with as_it_was(device):
                 found.append(_compared(operator, call))
         except torch.OutOfMemoryError:
             found.append(Compared("memory ran out while it was compared with the plain form"))
@@ -113,7 +113,7 @@ def one_line(error: BaseException) -> str:
 
 
 @contextmanager
-def _as_it_was(device: torch.device) -> Iterator[None]:
+def as_it_was(device: torch.device) -> Iterator[None]:
     """Leave random state and the most memory that was ever taken as they were."""
     if device.type != "cuda":
         with torch.random.fork_rng(devices=[]):

@@ -9,8 +9,8 @@ import torch
 from nnunet_gdla.cli import main
 from nnunet_gdla.commands.doctor import gpu
 from nnunet_gdla.commands.findings import Finding, Level
-from nnunet_gdla.ops import _self_check
 from nnunet_gdla.ops._dispatch import OPERATORS, Form
+from tests.fake_kernels import right_kernels
 
 
 @pytest.fixture
@@ -18,20 +18,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Forms "triton" that are right; names of the operators in whose place they ran."""
     monkeypatch.setattr(gpu, "IMAGES", ((1, 12, 2),))
     monkeypatch.setattr(gpu, "SLIDES", (9,))
-    monkeypatch.setattr(_self_check, "_verdicts", {})
-    monkeypatch.setattr(_self_check, "_warned", set())
-    found: list[str] = []
-
-    def fake(name: str) -> Callable[[Any], Any]:
-        def run(call: Any) -> Any:  # noqa: ANN401
-            found.append(name)
-            return OPERATORS[name].forms["plain"].run(call)
-
-        return run
-
-    for name, operator in OPERATORS.items():
-        monkeypatch.setitem(operator.forms, "triton", Form(fake(name), lambda _: None))
-    return found
+    return right_kernels(monkeypatch)
 
 
 def a_card(launched: list[str], triton: float = 1e-3, compiled: Callable[..., Any] = lambda run: run) -> gpu.Card:

@@ -381,6 +381,6 @@ def allocator(monkeypatch: pytest.MonkeyPatch) -> Iterator[_Allocator]:
 
 @pytest.mark.parametrize("size", [50, 700])
 def test_peak_memory_is_put_back(size: int, allocator: _Allocator) -> None:
-    with _self_check._as_it_was(torch.device("cuda", 0)):
+    with _self_check.as_it_was(torch.device("cuda", 0)):
         allocator.take(size)
     assert (allocator.taken, allocator.most) == (1000, 1200)
