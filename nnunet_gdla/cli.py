@@ -4,17 +4,14 @@ import argparse
 import importlib
 import sys
 import warnings
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
-from nnunet_gdla import __version__
+from nnunet_gdla.command_line import Command, make_parser, run_command
 from nnunet_gdla.commands import arguments_efficiency as efficiency
 from nnunet_gdla.commands import arguments_evaluation as evaluation
 from nnunet_gdla.commands import arguments_plan as plan
 from nnunet_gdla.commands import arguments_recipes as recipes
 from nnunet_gdla.commands import arguments_weights as weights
-from nnunet_gdla.commands.whole_numbers import natural
-from nnunet_gdla.errors import TrainingStopped, UserError
 
 __all__ = ["main"]
 
@@ -32,56 +29,20 @@ A training is nnU-Net's own command:
 """
 
 
-class Command(NamedTuple):
-    """One subcommand; `nnunet_gdla.commands.NAME` holds its `run(args) -> int`."""
-
-    summary: str
-    details: str
-    add_arguments: Callable[[argparse.ArgumentParser], None]
-
-
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one subcommand and return its exit code: 0 good, 1 something to mend, 2 wrong usage, 130 Ctrl-C."""
-    name = "nnunet-gdla"
+    """Run one subcommand and return its exit code, see `run_command`."""
     # torchvision, which timm imports, uses it; nobody who reads our output can do anything about that.
     warnings.filterwarnings("ignore", message="`torch.jit.interface` is deprecated", category=FutureWarning)
-    try:
-        args = _parser().parse_args(argv)
-        name += f" {args.command}"
-        module = importlib.import_module(f"nnunet_gdla.commands.{args.command}")
-        code: int = module.run(args)
-    except (UserError, TrainingStopped) as error:
-        print(f"{name}: {error}", file=sys.stderr)
-        return 1
-    except OSError as error:
-        if error.filename is None or isinstance(error, ConnectionError):
-            raise  # no file that the user could look at
-        print(f"{name}: {error.filename}: {error.strerror}; look at the path and its permissions", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt as error:
-        print(f"\n{name}: {'; '.join(['stopped', *map(str, error.args)])}", file=sys.stderr)
-        return 130
-    return code
+    return run_command(_parser(), argv, _run)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="nnunet-gdla",
-        description=DESCRIPTION,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--version", action="version", version=f"nnunet-gdla {__version__}")
-    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, title="commands")
-    for name, command in COMMANDS.items():
-        subparser = subparsers.add_parser(
-            name,
-            help=command.summary,
-            description=command.details,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        command.add_arguments(subparser)
-    return parser
+    return make_parser("nnunet-gdla", DESCRIPTION, EXAMPLES, COMMANDS)
+
+
+def _run(args: argparse.Namespace) -> int:
+    code: int = importlib.import_module(f"nnunet_gdla.commands.{args.command}").run(args)
+    return code
 
 
 def _env_arguments(parser: argparse.ArgumentParser) -> None:
@@ -92,25 +53,14 @@ def _env_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _doctor_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-d", "--dataset", metavar="DATASET", help="also check this dataset: its number or its name")
-    parser.add_argument("-p", "--plans", help="plans to check (default: nnUNetPlans, if there are any)")
-    parser.add_argument("-c", "--configuration", default="2d", help="configuration of the plans (default: %(default)s)")
-    parser.add_argument("-f", "--fold", type=_fold, help="fold that will be trained, or all (default: look at each)")
     parser.add_argument(
-        "--c", dest="resume", action="store_true", help="the training will be continued: look at its checkpoint"
+        "-p", "--plans", default="nnUNetPlans", help="plans to check, if there are any (default: %(default)s)"
     )
-    parser.add_argument("--full", action="store_true", help="read every value of the preprocessed data; takes longer")
-    parser.add_argument("--json", action="store_true", help="print findings and verdict as one JSON object")
+    parser.add_argument("-c", "--configuration", default="2d", help="configuration of the plans (default: %(default)s)")
     parser.add_argument("-tr", "--trainer", default="nnUNetTrainerGDLA", help="trainer to check (default: %(default)s)")
     parser.add_argument(
         "-device", choices=("cpu", "cuda", "mps"), default=None, help="default: cuda where there is one, else cpu"
     )
-    parser.add_argument(
-        "--gpu", action="store_true", help="only compare this GPU's Triton kernels with the plain forms, and time both"
-    )
-
-
-def _fold(text: str) -> int | str:
-    return text if text == "all" else natural(text)
 
 
 def _demo_arguments(parser: argparse.ArgumentParser) -> None:
@@ -134,17 +84,13 @@ COMMANDS = {
         "says whether everything will work, and what to do if not",
         """\
 Checks this Python, nnU-Net and its folders, whether our trainers and planners are found, the pretrained encoder, the
-device, and one forward and backward pass. With -d also the dataset, before hours are lost on it: raw files, plans,
-splits and preprocessed data, all that nnUNetv2_train with the same options will read, with --c its checkpoint too.
+device, and one forward and backward pass. With -d also the dataset, before hours are lost on it.
 Prints PASS, WARN or FAIL lines; the exit code is 1 if anything failed.
 
 examples:
   nnunet-gdla doctor
   nnunet-gdla doctor -d 4
-  nnunet-gdla doctor -d 4 -p nnUNetGDLAPlans -f 0 --full
-  nnunet-gdla doctor -d 4 -p nnUNetGDLAPlans -f 0 --c
-  nnunet-gdla doctor -d Dataset004_Hippocampus -tr nnUNetTrainerGDLA_B0 --json
-  nnunet-gdla doctor --gpu""",
+  nnunet-gdla doctor -d Dataset004_Hippocampus -p nnUNetGDLAPlans -tr nnUNetTrainerGDLA_B0""",
         _doctor_arguments,
     ),
     "demo": Command(

@@ -3,7 +3,7 @@
 import sys
 from types import TracebackType
 
-__all__ = ["TrainingStopped", "UserError", "install_excepthook"]
+__all__ = ["TrainingStopped", "UserError", "WriteError", "install_excepthook"]
 
 
 class UserError(ValueError):
@@ -11,6 +11,28 @@ class UserError(ValueError):
 
     Our commands print it and end with exit code 1; inside nnU-Net's commands `install_excepthook` does so.
     """
+
+
+class WriteError(UserError):
+    """A file or folder that could not be written, such as on a full disk; nothing half-written is left.
+
+    Args:
+        what: What could not be written, and why.
+        remedy: What makes room or gives the right to write.
+        again: How to go on after that.
+    """
+
+    def __init__(self, what: str, remedy: str = "", again: str = "run the same command again") -> None:
+        super().__init__(what, remedy, again)
+
+    def __str__(self) -> str:
+        what, remedy, again = self.args
+        return f"{what}; {remedy}, then {again}" if remedy else str(what)
+
+    def going_on(self, again: str) -> "WriteError":
+        """The same with another way to go on."""
+        what, remedy, _ = self.args
+        return WriteError(what, remedy, again)
 
 
 class TrainingStopped(RuntimeError):  # noqa: N818 - not everything that stops a run is an error

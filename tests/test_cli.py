@@ -120,3 +120,54 @@ def test_bash_takes_what_env_prints() -> None:
     environment = os.environ | {"nnUNet_extTrainer": "a folder with 'quotes'"}
     done = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, timeout=60)
     assert done.stdout == f"{shim_folder()}{os.pathsep}a folder with 'quotes'\n"
+
+
+def typed(words: str, stdout: int, unbuffered: str) -> tuple[int, str]:
+    """Run the command in a process of its own; return its exit code and what it says on the error stream."""
+    done = subprocess.run(
+        [sys.executable, "-m", "nnunet_gdla.cli", *words.split()],
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"PYTHONUNBUFFERED": unbuffered},
+        text=True,
+        timeout=60,
+    )
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("words", ["recipe ph2", "--help"])
+def test_a_pipe_that_nobody_reads_ends_the_command_quietly(words: str, unbuffered: str) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    assert typed(words, write, unbuffered) == (141, "")
+    os.close(write)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")  # noqa: PTH110
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("words", ["recipe ph2", "--help"])
+def test_output_for_which_there_is_no_room_is_one_sentence(words: str, unbuffered: str) -> None:
+    full = os.open("/dev/full", os.O_WRONLY)
+    code, error = typed(words, full, unbuffered)
+    os.close(full)
+    name = "nnunet-gdla recipe" if words == "recipe ph2" else "nnunet-gdla"
+    assert (code, error) == (1, f"{name}: the output cannot be written (No space left on device)\n")
+
+
+def test_a_pipe_of_somebody_else_that_breaks_is_no_quiet_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(BrokenPipeError):
+        run_command(monkeypatch, raising(BrokenPipeError(32, "Broken pipe")))
+
+
+def test_a_full_disk_is_one_line_whoever_met_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command(monkeypatch, raising(OSError(28, "No space left on device"))) == 1
+    assert run_command(monkeypatch, raising(OSError(28, "No space left on device", "/x/y.json"))) == 1
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith("nnunet-gdla env: a file, or what this command prints, cannot be written: the disk is full")
+    assert second == (
+        "nnunet-gdla env: /x/y.json cannot be written: the disk is full (No space left on device); free space on that "
+        "disk, then run the same command again"
+    )

@@ -12,7 +12,7 @@ PUBLIC = {
         "differential_linear_attention",
         "elu_plus_one",
         "exclusive_projection",
-        "forms",
+        "fused_kernels",
         "gated_differential_attention",
         "grid_neighbours",
         "linear_attention",
@@ -23,7 +23,7 @@ PUBLIC = {
         "nystrom_attention_row",
         "redundancy_projection",
         "shuffled",
-        "use_forms",
+        "use_triton",
     ],
     "nnunet_gdla.layers": [
         "FixedSRP",

@@ -17,8 +17,10 @@ from statistics import fmean
 from typing import TextIO
 
 from nnunet_gdla import __version__
-from nnunet_gdla.errors import UserError
+from nnunet_gdla.errors import UserError, WriteError
+from nnunet_gdla.files import write_text
 from nnunet_gdla.words import counted
+from nnunet_gdla.write_errors import explained
 
 __all__ = ["DEFAULT_EPOCHS", "DEFAULT_FOLDER", "run"]
 
@@ -54,7 +56,10 @@ def run(args: argparse.Namespace) -> int:
     folder = Path(args.out).expanduser().resolve()
     _prepare(folder, overwrite=args.overwrite)
     try:
-        _demonstrate(folder, args)
+        with explained(folder, unfinished=folder):
+            _demonstrate(folder, args)
+    except WriteError as error:
+        raise error.going_on(f"run the same command with --overwrite, or remove {folder}") from error
     except KeyboardInterrupt:
         print(
             f"\nStopped; nothing is left running. The same command with --overwrite starts anew; or remove {folder}.",
@@ -81,14 +86,13 @@ def _prepare(folder: Path, *, overwrite: bool) -> None:
                 shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
         elif folder.exists() and any(folder.iterdir()):
             raise UserError(f"{folder} is not empty and holds no earlier demo: choose another folder with --out.")
-        folder.mkdir(parents=True, exist_ok=True)
         _mark(folder, "unfinished")
     except OSError as error:
         raise UserError(f"cannot write to {folder} ({error.strerror}): choose another folder with --out.") from error
 
 
 def _mark(folder: Path, state: str) -> None:
-    (folder / _MARKER).write_text(f"{state}\n")
+    write_text(folder / _MARKER, f"{state}\n", option="--out")
 
 
 def _demonstrate(folder: Path, args: argparse.Namespace) -> None:
@@ -163,9 +167,7 @@ def _write_results(folder: Path, args: argparse.Namespace, dice: dict[str, list[
         "device": args.device,
         "nnunet_gdla": __version__,
     }
-    temporary = folder / "dice.json.part"
-    temporary.write_text(json.dumps(result, indent=2) + "\n")
-    temporary.replace(folder / "dice.json")
+    write_text(folder / "dice.json", json.dumps(result, indent=2) + "\n")
     raw = folder / "nnUNet_raw" / phantom.DATASET_NAME
     demo_figure.draw(folder / "demo.png", raw / "imagesTs", raw / "labelsTs", folder / _MASKS, dice)
 

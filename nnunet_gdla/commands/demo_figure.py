@@ -10,6 +10,7 @@ from jaxtyping import Float32, UInt8
 from PIL import Image
 
 from nnunet_gdla.commands.phantom import CLASSES
+from nnunet_gdla.files import replaced
 
 __all__ = ["draw"]
 
@@ -75,9 +76,7 @@ def _draw(target: Path, images: Path, labels: Path, masks: Path, dice: dict[str,
         fontsize=11,
         title="mean Dice of each class",
     )
-    temporary = target.with_name(f"{target.name}.part")
-    figure.savefig(temporary, format="png", dpi=130)
-    temporary.replace(target)
+    replaced(target, lambda unfinished: figure.savefig(unfinished, format="png", dpi=130))
 
 
 def _read(path: Path) -> UInt8[np.ndarray, "H W"]:

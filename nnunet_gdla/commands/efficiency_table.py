@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
-from nnunet_gdla.errors import UserError
 from nnunet_gdla.files import replaced
 from nnunet_gdla.insight import ProductCount
 from nnunet_gdla.insight.timing import median_ratio
@@ -70,7 +69,7 @@ def write_csv(path: Path, rows: Sequence[Row], *, rival: str) -> None:
     """Write all numbers in full; the file appears at once or not at all.
 
     Raises:
-        UserError: If it cannot be written.
+        WriteError: If it cannot be written.
     """
 
     def write(unfinished: Path) -> None:
@@ -79,10 +78,7 @@ def write_csv(path: Path, rows: Sequence[Row], *, rival: str) -> None:
             writer.writeheader()
             writer.writerows(_record(row, rows, rival) for row in rows)
 
-    try:
-        replaced(path, write)
-    except OSError as error:
-        raise UserError(f"cannot write {path} ({error.strerror}): choose another file with --out.") from error
+    replaced(path, write, option="--out")
 
 
 def _record(row: Row, rows: Sequence[Row], rival: str) -> dict[str, object]:

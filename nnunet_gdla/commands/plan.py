@@ -38,11 +38,12 @@ def run(args: argparse.Namespace) -> int:
     name = _find_dataset(args.dataset)
     processes = args.processes or _usual_processes()
     # Not before the folders are known to be set: nnU-Net reads the variables, and complains, when it is imported.
-    from nnunet_gdla.commands.plan_fingerprint import ensure_fingerprint, made_folder
+    from nnunet_gdla.commands.plan_fingerprint import ensure_fingerprint
+    from nnunet_gdla.files import made_folder
     from nnunet_gdla.plans.nnunet_gdla_reuse import read_json
 
     folder = Path(os.environ["nnUNet_preprocessed"]) / name
-    with made_folder(folder), one_at_a_time(folder, lambda: _say_waiting(name)):
+    with made_folder(folder, option="nnUNet_preprocessed"), one_at_a_time(folder, lambda: _say_waiting(name)):
         ensure_fingerprint(name, processes)
         planner = _planner(args, name, target, processes)
         earlier = read_json(folder / f"{planner.plans_identifier}.json")
@@ -199,8 +200,7 @@ def _table(args: argparse.Namespace, planner: "nnUNetPlannerGDLA", plan: dict[st
     if not planner.data_ready:
         data += f" (to be made: nnUNetv2_preprocess -d {number} -plans_name {planner.plans_identifier} -c 2d)"
     size = " x ".join(f"{edge:g}" for edge in map(float, plan["median_image_size_in_voxels"]))
-    trainer = type(planner).__name__.replace("Planner", "Trainer")  # both are named by the encoder
-    training = f"nnUNetv2_train {number} 2d 0 -tr {trainer} -p {planner.plans_identifier}"
+    training = f"nnUNetv2_train {number} 2d 0 -tr nnUNetTrainerGDLA -p {planner.plans_identifier}"
     rows = [
         ("plans", f"{planner.plans_identifier} of {planner.dataset_name}, encoder {args.encoder}"),
         ("median image", size),

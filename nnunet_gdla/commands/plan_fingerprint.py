@@ -18,8 +18,9 @@ from nnunet_gdla.cut_short import why_cut_short
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.plans.nnunet_gdla_reuse import RawCases, changed_cases, named, spread
 from nnunet_gdla.words import counted
+from nnunet_gdla.write_errors import write_error
 
-__all__ = ["ensure_fingerprint", "foreign_errors", "made_folder"]
+__all__ = ["ensure_fingerprint", "foreign_errors"]
 
 Size = tuple[list[int], list[float]]  # shape after cropping, spacing
 _LOST_PROCESS = "background worker"  # nnU-Net's word for one that was killed, as where memory runs out
@@ -62,29 +63,6 @@ def ensure_fingerprint(name: str, processes: int) -> None:
 
 
 @contextlib.contextmanager
-def made_folder(folder: Path) -> Iterator[None]:
-    """Make a folder for what follows; where that fails, what is empty of it goes again.
-
-    Raises:
-        UserError: If it cannot be made.
-    """
-    missing = [each for each in (folder, *folder.parents) if not each.exists()]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(
-            f"{folder} cannot be made ({error.strerror}): set nnUNet_preprocessed to a folder that can be written."
-        ) from error
-    try:
-        yield
-    except BaseException:
-        for each in missing:
-            with contextlib.suppress(OSError):  # it holds something by now
-                each.rmdir()
-        raise
-
-
-@contextlib.contextmanager
 def foreign_errors(name: str) -> Iterator[None]:
     """What nnU-Net's processes died of, in one sentence, with the raw file where it is one that cannot be read.
 
@@ -96,6 +74,10 @@ def foreign_errors(name: str) -> Iterator[None]:
     except UserError:
         raise
     except UNREADABLE as error:
+        folder = Path(os.environ["nnUNet_preprocessed"]) / name
+        failed = write_error(error, folder, unfinished=folder)
+        if failed is not None:
+            raise failed from error
         if _LOST_PROCESS not in str(error):
             raw = Path(os.environ["nnUNet_raw"]) / name
             description = _description(raw)

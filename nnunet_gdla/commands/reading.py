@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -29,8 +28,7 @@ def quiet_readers() -> Iterator[None]:
     shown = SimpleITK.ProcessObject.GetGlobalWarningDisplay()
     SimpleITK.ProcessObject.SetGlobalWarningDisplay(False)
     try:
-        with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Pillow's about large images, for one
+        with contextlib.redirect_stdout(io.StringIO()):
             yield
     finally:
         SimpleITK.ProcessObject.SetGlobalWarningDisplay(shown)

@@ -20,7 +20,7 @@ from nnunet_gdla.commands.weights_file import read_content
 from nnunet_gdla.commands.weights_folder import CHECKPOINT, make_checkpoint, refuse_occupied, write_json, write_model
 from nnunet_gdla.commands.weights_kind import Contents, Kind, classify
 from nnunet_gdla.commands.weights_plans import choose_normalization, make_plans
-from nnunet_gdla.errors import UserError
+from nnunet_gdla.errors import UserError, WriteError
 from nnunet_gdla.networks import PVTGDLA
 from nnunet_gdla.networks.released_layout import Layout, misfits, read_layout, with_choices
 from nnunet_gdla.networks.weights import WEIGHTS_VARIABLE
@@ -144,23 +144,15 @@ def _refuse_other_plans(target: Target, plans: Mapping[str, Any], *, overwrite: 
 
 
 def _write(folder: Path, checkpoint: Mapping[str, Any], plans: Mapping[str, Any], target: Target) -> None:
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"{folder.parent} cannot be made ({error.strerror}); name another folder with --out") from error
     write_model(folder, checkpoint, plans, target.content)
     if target.preprocessed is None:
         return
     try:
-        target.preprocessed.mkdir(parents=True, exist_ok=True)
         write_json(target.preprocessed / f"{plans['plans_name']}.json", plans)
         if not (target.preprocessed / "dataset.json").exists():
             write_json(target.preprocessed / "dataset.json", target.content)
-    except OSError as error:
-        raise UserError(
-            f"the model is in {folder}, but plans to train from cannot be written into {target.preprocessed} "
-            f"({error.strerror}); mend that and convert again with --overwrite"
-        ) from error
+    except WriteError as error:
+        raise error.going_on(f"convert again with --overwrite; the model itself is in {folder}") from error
 
 
 def _assumed(args: argparse.Namespace, layout: Layout, arguments: Mapping[str, Any]) -> str:

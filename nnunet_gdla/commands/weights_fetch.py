@@ -9,6 +9,7 @@ from pathlib import Path
 import huggingface_hub
 
 from nnunet_gdla.errors import UserError
+from nnunet_gdla.files import replaced
 from nnunet_gdla.networks import PVTGDLA
 from nnunet_gdla.networks.weights import (
     WEIGHTS_VARIABLE,
@@ -59,16 +60,7 @@ def _fetch(encoder: str) -> Path:
 
 def _copy(file: Path, folder: Path, encoder: str) -> Path:
     target = folder / f"{encoder}{file.suffix}"
-    partial = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        try:
-            shutil.copyfile(file, partial)
-            partial.replace(target)
-        finally:
-            partial.unlink(missing_ok=True)
-    except OSError as error:
-        raise UserError(f"{target} cannot be written ({error.strerror}); name another folder with --to") from error
+    replaced(target, lambda unfinished: shutil.copyfile(file, unfinished), option="--to")
     return target.absolute()
 
 

@@ -1,8 +1,6 @@
 """Write a converted model where nnU-Net looks for it: all of it or nothing."""
 
 import json
-import os
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +11,7 @@ import torch
 from nnunet_gdla.commands.weights_compare import RECORD
 from nnunet_gdla.commands.weights_file import read_content
 from nnunet_gdla.errors import UserError
+from nnunet_gdla.files import replaced_folder, write_text
 from nnunet_gdla.networks import PVTGDLA
 
 __all__ = ["CHECKPOINT", "make_checkpoint", "refuse_occupied", "write_json", "write_model"]
@@ -77,27 +76,13 @@ def write_model(
     """Write a model folder under another name, then give it its own.
 
     Raises:
-        UserError: If it cannot be written; what was there before is there still.
+        WriteError: If it cannot be written; what was there before is there still.
     """
-    partial = folder.with_name(f".{folder.name}.{os.getpid()}")
-    earlier = folder.with_name(f".{folder.name}.{os.getpid()}.earlier")
-    try:
-        (partial / CHECKPOINT).parent.mkdir(parents=True)
+    with replaced_folder(folder, option="--out") as partial:
+        (partial / CHECKPOINT).parent.mkdir()
         write_json(partial / "plans.json", plans)
         write_json(partial / "dataset.json", dataset_json)
         torch.save(dict(checkpoint), partial / CHECKPOINT)
-        if folder.exists():
-            folder.replace(earlier)
-        partial.replace(folder)
-    except (OSError, RuntimeError) as error:  # torch's writer raises the latter where the disk is full
-        raise UserError(
-            f"{folder} cannot be written ({error}); free space, or name another folder with --out"
-        ) from error
-    finally:
-        if earlier.exists() and not folder.exists():
-            earlier.replace(folder)
-        shutil.rmtree(partial, ignore_errors=True)
-        shutil.rmtree(earlier, ignore_errors=True)
 
 
 def refuse_occupied(folder: Path, *, overwrite: bool) -> None:
@@ -121,14 +106,9 @@ def refuse_occupied(folder: Path, *, overwrite: bool) -> None:
 
 
 def write_json(file: Path, content: Mapping[str, Any]) -> None:
-    """Write a JSON file under another name, then give it its own.
+    """Write a JSON file in one step.
 
     Raises:
-        OSError: If it cannot be written.
+        WriteError: If it cannot be written.
     """
-    partial = file.with_name(f".{file.name}.{os.getpid()}")
-    try:
-        partial.write_text(json.dumps(content, indent=4) + "\n", encoding="utf-8")
-        partial.replace(file)
-    finally:
-        partial.unlink(missing_ok=True)
+    write_text(file, json.dumps(content, indent=4) + "\n")

@@ -13,11 +13,12 @@ from jaxtyping import Float
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.evaluation.conventions import METRICS
 from nnunet_gdla.evaluation.figures import Columns, draw_differences
-from nnunet_gdla.evaluation.files import make_folder, replaced
+from nnunet_gdla.evaluation.files import OPTION, replaced
 from nnunet_gdla.evaluation.report import align, metric_title
 from nnunet_gdla.evaluation.results import MEAN, Results, mean_of_defined
 from nnunet_gdla.evaluation.small_samples import pairs_remark, table_notes
 from nnunet_gdla.evaluation.statistics import Comparison, compare_paired, holm
+from nnunet_gdla.files import together
 
 __all__ = [
     "COMPARISON_FILE",
@@ -98,7 +99,7 @@ def compare_results(a: Results, b: Results, *, draws: int, seed: int) -> tuple[l
 def write_comparison(
     a: Results, lines: list[Line], differences: dict[str, Columns], folder: Path, *, title: str
 ) -> None:
-    """Write comparison.csv and differences.png, each in one step.
+    """Write comparison.csv and differences.png, or none of them.
 
     Args:
         a: The first model, for units and classes.
@@ -108,7 +109,7 @@ def write_comparison(
         title: Above the figure.
 
     Raises:
-        UserError: If the folder or a file cannot be written.
+        WriteError: If the folder or a file cannot be written.
     """
 
     def write(unfinished: Path) -> None:
@@ -123,9 +124,9 @@ def write_comparison(
                     [line.metric, line.name, *cells, line.better, found.n, found.undefined, pairs_remark(found.n)]
                 )
 
-    make_folder(folder)
-    replaced(folder / COMPARISON_FILE, write)
-    draw_differences(a, differences, title, folder / DIFFERENCES_FILE)
+    with together(folder, option=OPTION):
+        replaced(folder / COMPARISON_FILE, write)
+        draw_differences(a, differences, title, folder / DIFFERENCES_FILE)
 
 
 def comparison_table(a: Results, lines: list[Line]) -> str:

@@ -6,10 +6,11 @@ from typing import Any
 
 from nnunet_gdla.evaluation.conventions import METRICS, convention
 from nnunet_gdla.evaluation.figures import draw_boxes
-from nnunet_gdla.evaluation.files import make_folder, write_json
+from nnunet_gdla.evaluation.files import OPTION, write_json
 from nnunet_gdla.evaluation.results import MEAN, METRICS_FILE, SUMMARY_FILE, Results, write_metrics
 from nnunet_gdla.evaluation.small_samples import interval_remark, table_notes
 from nnunet_gdla.evaluation.statistics import Summary, summarise
+from nnunet_gdla.files import together
 
 __all__ = [
     "FIGURE_FILE",
@@ -62,7 +63,7 @@ def summarise_results(results: Results, *, draws: int, seed: int) -> Summaries:
 
 
 def write_report(results: Results, summaries: Summaries, folder: Path, *, draws: int, seed: int) -> None:
-    """Write all files, each in one step.
+    """Write all files, or none of them.
 
     Args:
         results: All numbers.
@@ -70,10 +71,10 @@ def write_report(results: Results, summaries: Summaries, folder: Path, *, draws:
         folder: Where to; made if need be.
         draws: Resamples that the intervals come from.
         seed: Their seed.
+
+    Raises:
+        WriteError: If one cannot be written.
     """
-    make_folder(folder)
-    write_metrics(results, folder / METRICS_FILE)
-    draw_boxes(results, folder / FIGURE_FILE)
     content: dict[str, Any] = {
         "convention": results.convention,
         "rules": convention(results.convention).rules,
@@ -87,7 +88,10 @@ def write_report(results: Results, summaries: Summaries, folder: Path, *, draws:
         "classes": {name: _as_json(summaries[name]) for name in results.classes},
         "mean_over_classes": _as_json(summaries[MEAN]),
     }
-    write_json(folder / SUMMARY_FILE, content)
+    with together(folder, option=OPTION):
+        write_metrics(results, folder / METRICS_FILE)
+        draw_boxes(results, folder / FIGURE_FILE)
+        write_json(folder / SUMMARY_FILE, content)
 
 
 def summary_table(results: Results, summaries: Summaries) -> str:

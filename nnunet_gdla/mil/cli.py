@@ -3,12 +3,11 @@
 import argparse
 import importlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
-from typing import Final, NamedTuple
+from typing import Final
 
-from nnunet_gdla import __version__
-from nnunet_gdla.errors import TrainingStopped, UserError
+from nnunet_gdla.command_line import Command, make_parser, run_command
 from nnunet_gdla.mil import cli_arguments as arguments
 
 __all__ = ["EXTRA", "main"]
@@ -27,62 +26,26 @@ examples:
 """
 
 
-class Command(NamedTuple):
-    """One subcommand; `nnunet_gdla.mil.commands.NAME` holds its `run(args) -> int`."""
-
-    summary: str
-    details: str
-    add_arguments: Callable[[argparse.ArgumentParser], None]
-
-
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one subcommand and return its exit code: 0 good, 1 something to mend, 2 wrong usage, 130 Ctrl-C."""
-    name = "nnunet-gdla-mil"
-    try:
-        args = _parser().parse_args(argv)
-        name += f" {args.command}"
-        if any(_missing(name) for name in _NEEDED):
-            print(EXTRA, file=sys.stderr)
-            return 2
-        module = importlib.import_module(f"nnunet_gdla.mil.commands.{args.command}")
-        code: int = module.run(args)
-    except (UserError, TrainingStopped) as error:
-        print(f"{name}: {error}", file=sys.stderr)
-        return 1
-    except OSError as error:
-        if error.filename is None or isinstance(error, ConnectionError):
-            raise  # no file that the user could look at
-        print(f"{name}: {error.filename}: {error.strerror}; look at the path and its permissions", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt as error:
-        print(f"\n{name}: {'; '.join(['stopped', *map(str, error.args)])}", file=sys.stderr)
-        return 130
+    """Run one subcommand and return its exit code, see `run_command`."""
+    return run_command(_parser(), argv, _run)
+
+
+def _parser() -> argparse.ArgumentParser:
+    return make_parser("nnunet-gdla-mil", DESCRIPTION, EXAMPLES, COMMANDS)
+
+
+def _run(args: argparse.Namespace) -> int:
+    if any(map(_missing, _NEEDED)):
+        print(EXTRA, file=sys.stderr)
+        return 2
+    code: int = importlib.import_module(f"nnunet_gdla.mil.commands.{args.command}").run(args)
     return code
 
 
 def _missing(name: str) -> bool:
     # sys.modules holds None for a module whose import is blocked
     return sys.modules.get(name, ...) is None or (name not in sys.modules and find_spec(name) is None)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="nnunet-gdla-mil",
-        description=DESCRIPTION,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--version", action="version", version=f"nnunet-gdla {__version__}")
-    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, title="commands")
-    for name, command in COMMANDS.items():
-        subparser = subparsers.add_parser(
-            name,
-            help=command.summary,
-            description=command.details,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        command.add_arguments(subparser)
-    return parser
 
 
 COMMANDS = {

@@ -9,6 +9,7 @@ from typing import Final
 import pandas as pd
 from tqdm import tqdm
 
+from nnunet_gdla.files import together
 from nnunet_gdla.mil.bundle import Bundle
 from nnunet_gdla.mil.bundle_info import BundleInfo, base_columns, table_metrics
 from nnunet_gdla.mil.cohort import Task
@@ -61,9 +62,10 @@ def evaluate(predictions: pd.DataFrame, info: BundleInfo, *, bootstrap: int, see
 
 def write_evaluation(folder: Path, part: str, predictions: pd.DataFrame, metrics: Metrics, task: Task) -> None:
     """Write `predictions_PART.csv`, `predictions_PART_patient.csv` (`to_patients`) and `metrics_PART.json`."""
-    write_csv(folder / f"predictions_{part}.csv", predictions)
-    write_csv(folder / f"predictions_{part}_patient.csv", to_patients(predictions, task))
-    write_json(folder / f"metrics_{part}.json", metrics)
+    with together(folder):
+        write_csv(folder / f"predictions_{part}.csv", predictions)
+        write_csv(folder / f"predictions_{part}_patient.csv", to_patients(predictions, task))
+        write_json(folder / f"metrics_{part}.json", metrics)
 
 
 def metric_lines(results: Mapping[str, Metrics]) -> list[str]:

@@ -8,14 +8,10 @@ from typing import Any
 
 import pandas as pd
 
-from nnunet_gdla.files import replaced
+from nnunet_gdla.files import replaced as replaced
+from nnunet_gdla.files import write_text as write_text
 
 __all__ = ["read_csv", "replaced", "write_csv", "write_json", "write_text"]
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a text file in one step."""
-    replaced(path, lambda unfinished: unfinished.write_text(text, encoding="utf-8"))
 
 
 def write_json(path: Path, tree: Mapping[str, Any]) -> None:

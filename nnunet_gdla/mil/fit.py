@@ -3,8 +3,7 @@
 import dataclasses
 import signal
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -17,6 +16,7 @@ from torch.utils.data import DataLoader
 
 from nnunet_gdla import errors
 from nnunet_gdla.errors import TrainingStopped, UserError
+from nnunet_gdla.files import made_folder, together
 from nnunet_gdla.mil.config import load_config, save_config
 from nnunet_gdla.mil.config_schema import Config
 from nnunet_gdla.mil.data import Bag, EpochSampler, EverySlideOnce, bags_of, slide_loader
@@ -32,6 +32,7 @@ from nnunet_gdla.mil.table_file import listed, read_table
 from nnunet_gdla.mil.tasks import SlideLoss, class_weights, sampling_weights
 from nnunet_gdla.mil.trainer import make_trainer, quiet
 from nnunet_gdla.words import counted
+from nnunet_gdla.write_errors import explained
 
 __all__ = ["fit", "is_finished"]
 
@@ -104,12 +105,14 @@ def _started(config: Config, run: Path, ready: Callable[..., Prepared]) -> Prepa
         raise UserError(f"the run {run} {state}; a new run needs another folder (--out)")
     if run.exists() and (not run.is_dir() or any(run.iterdir())):
         raise UserError(f"{run} is no empty folder; a new run needs one (--out)")
-    with _new_folder(run):
+    with made_folder(run, option="--out"):  # before anything takes long
+        with explained(run, option="--out"):
+            tempfile.TemporaryFile(dir=run).close()
         prepared = ready(config)
-    (run / "checkpoints").mkdir()
-    write_csv(run / _COHORT, _learned_from(prepared))
-    write_split(run / _SPLIT, prepared.split, prepared.cohort)
-    save_config(run / _CONFIG, prepared.config)
+        with together(run, option="--out"):
+            write_csv(run / _COHORT, _learned_from(prepared))
+            write_split(run / _SPLIT, prepared.split, prepared.cohort)
+            save_config(run / _CONFIG, prepared.config)
     return prepared
 
 
@@ -122,38 +125,6 @@ def _resumed(run: Path, ready: Callable[..., Prepared]) -> Prepared:
     if (run / _COHORT).is_file():  # runs of earlier versions have none
         _refuse_changes(prepared, run)
     return prepared
-
-
-@contextmanager
-def _new_folder(run: Path) -> Iterator[None]:
-    """Make the folder before anything takes long; take it away again if what follows fails."""
-    missing: list[Path] = []
-    begun = False
-    try:
-        missing = [folder for folder in (run, *run.parents) if not folder.exists()]
-        run.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=run).close()
-        begun = True
-    except OSError as error:
-        raise UserError(
-            f"the run cannot be written to {run}: {error.strerror}; choose another folder (--out)"
-        ) from None
-    finally:
-        if not begun:
-            _remove_empty(missing)
-    done = False
-    try:
-        yield
-        done = True
-    finally:
-        if not done:
-            _remove_empty(missing)
-
-
-def _remove_empty(folders: Sequence[Path]) -> None:
-    for folder in folders:
-        if folder.is_dir() and not any(folder.iterdir()):
-            folder.rmdir()
 
 
 def _learned_from(prepared: Prepared) -> pd.DataFrame:

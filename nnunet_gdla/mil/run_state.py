@@ -12,7 +12,7 @@ from torch import nn
 
 from nnunet_gdla.damage import DAMAGE
 from nnunet_gdla.errors import UserError
-from nnunet_gdla.mil.files import write_csv
+from nnunet_gdla.mil.files import replaced, write_csv
 from nnunet_gdla.mil.gates import GATE_COLUMNS
 from nnunet_gdla.mil.module import SlideModule, gathered
 from nnunet_gdla.mil.tasks import best_epoch, last_progress
@@ -96,15 +96,11 @@ class RunState(Callback):
         return _best_checkpoint(self.folder)["epoch"]
 
     def _save(self, trainer: Trainer, name: str, *, weights_only: bool = False) -> None:
+        def write(path: Path) -> None:  # the first process alone writes, but all take part
+            trainer.save_checkpoint(path, weights_only=weights_only)
+
         path = self.folder / "checkpoints" / name
-        unfinished = path.with_name(f".{name}")
-        try:
-            trainer.save_checkpoint(unfinished, weights_only=weights_only)
-            if trainer.is_global_zero:
-                unfinished.replace(path)
-        finally:
-            if trainer.is_global_zero:
-                unfinished.unlink(missing_ok=True)
+        replaced(path, write) if trainer.is_global_zero else write(path)
 
     def _report(self, trainer: Trainer, row: dict[str, float | int]) -> None:
         shown = dict.fromkeys(("train_loss", "val_loss", f"val_{self.metric}"))

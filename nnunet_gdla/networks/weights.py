@@ -23,6 +23,7 @@ from nnunet_gdla.networks.released import (
     encoder_key,
     strip_wrapping_prefix,
 )
+from nnunet_gdla.write_errors import no_room_error
 
 __all__ = [
     "WEIGHTS_VARIABLE",
@@ -78,6 +79,7 @@ def fetch_encoder_weights(encoder: str) -> Path:
 
     Raises:
         FileNotFoundError: If it cannot be had; the message has the reason, and says how to go on.
+        WriteError: If there is no room for it.
     """
     repository = _hub_repository(encoder)
     reason = "the hub does not have it"
@@ -90,7 +92,10 @@ def fetch_encoder_weights(encoder: str) -> Path:
             return Path(huggingface_hub.hf_hub_download(repository, name))
         except EntryNotFoundError:
             continue
-        except Exception as error:  # noqa: BLE001 - the hub's versions bring three HTTP libraries, without common base
+        except Exception as error:  # the hub's versions bring three HTTP libraries, without common base
+            failed = no_room_error(error, Path(huggingface_hub.constants.HF_HUB_CACHE))
+            if failed is not None:
+                raise failed from error
             reason = " ".join(str(error).split()) or type(error).__name__
             break
     raise FileNotFoundError(encoder_weights_advice(encoder, reason))

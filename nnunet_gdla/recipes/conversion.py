@@ -1,18 +1,21 @@
 """From found cases to a finished nnU-Net raw dataset: resumable case by case, in place at once when all are done."""
 
+import contextlib
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
-from nnunet_gdla.errors import UserError
+from nnunet_gdla.errors import UserError, WriteError
+from nnunet_gdla.files import made_folder
 from nnunet_gdla.recipes.files import write_json
 from nnunet_gdla.recipes.layout import Case, CaseProblem, Found, Options, Record, Skipped, Target
 from nnunet_gdla.recipes.parallel import each
 from nnunet_gdla.recipes.splits import Split, without
+from nnunet_gdla.write_errors import explained
 
 __all__ = ["JOURNAL", "Job", "Result", "convert"]
 
@@ -69,7 +72,7 @@ def convert(job: Job) -> Result:
     """Write the dataset, or finish what an earlier run began.
 
     Raises:
-        UserError: If another dataset is in the way, or no training case can be used.
+        UserError: If another dataset is in the way, no training case can be used, or something cannot be written.
     """
     named = job.split.named
     cases = [case for case in job.found.cases if case.name in named]
@@ -78,7 +81,28 @@ def convert(job: Job) -> Result:
     if finished is not None:
         records, problems = finished
         return _finish(job, records, problems, kept=len(records))
-    job.unfinished.mkdir(parents=True, exist_ok=True)
+    with _kept_or_removed(job), explained(job.folder, unfinished=job.unfinished, option="--out"):
+        return _write_cases(job, cases, keys)
+
+
+@contextlib.contextmanager
+def _kept_or_removed(job: Job) -> Iterator[None]:
+    """Make the unfinished folder; where an error stops what follows, it goes again unless it holds finished cases."""
+    with made_folder(job.unfinished, option="--out"):
+        try:
+            yield
+        except Exception as error:
+            kept = any(_is_there(_target(job, job.unfinished, case.name)) for case in job.found.cases)
+            if not kept:
+                shutil.rmtree(job.unfinished, ignore_errors=True)
+            elif isinstance(error, WriteError):
+                raise error.going_on(
+                    f"run the same command again, which goes on from here: finished cases are kept in {job.unfinished}"
+                ) from error
+            raise
+
+
+def _write_cases(job: Job, cases: list[Case], keys: dict[str, str]) -> Result:
     known, _ = _read_journal(job.unfinished / JOURNAL, keys)
     done = {name: record for name, record in known.items() if _is_there(_target(job, job.unfinished, name))}
     pending = [case for case in cases if case.name not in done]

@@ -3,14 +3,9 @@
 import json
 from pathlib import Path
 
-from nnunet_gdla.files import replaced
+from nnunet_gdla.files import write_text as write_text
 
 __all__ = ["write_json", "write_text"]
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a text file in one step."""
-    replaced(path, lambda unfinished: unfinished.write_text(text, encoding="utf-8"))
 
 
 def write_json(path: Path, tree: object) -> None:

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from nnunet_gdla.errors import UserError
+from nnunet_gdla.files import replaced
 from nnunet_gdla.recipes.files import write_json
 
 __all__ = ["dataset_folder", "outdated", "place_splits", "preprocessed_folder", "raw_folder", "read_splits"]
@@ -77,8 +78,12 @@ def place_splits(dataset: Path, placed: str | None = None) -> str:
             write_json(target, content)
             return f"splits: {target} (those of the earlier conversion were there)"
         kept = _free_name(target)
-        target.replace(kept)
-        write_json(target, content)
+
+        def write(unfinished: Path) -> None:
+            write_json(unfinished, content)
+            target.replace(kept)  # not before the new one is written
+
+        replaced(target, write)
         return f"splits: {target} (another one was there, now {kept.name})"
     write_json(target, content)
     return f"splits: {target}"

@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import errno
 import os
 import shutil
 import signal
@@ -13,9 +14,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from nnunet_gdla.commands import arguments_evaluation
-from nnunet_gdla.errors import UserError
+from nnunet_gdla.errors import UserError, WriteError
 from nnunet_gdla.evaluation.comparison import compare_results
 from nnunet_gdla.evaluation.report import summarise_results, write_report
 from nnunet_gdla.evaluation.results import MEAN
@@ -231,3 +233,24 @@ def test_ctrl_c_while_processes_start_is_one_line(work: Path) -> None:
     assert [line for line in said if line.strip() and not line.startswith("evaluating")] == [
         "nnunet-gdla evaluate: stopped"
     ]
+
+
+@pytest.mark.parametrize(
+    ("line", "figure"),
+    [("evaluate good truth -np 1 --draws 5", "boxplot.png"), ("compare good bad --draws 5 --out d", "differences.png")],
+)
+def test_results_appear_together_or_not_at_all(
+    line: str, figure: str, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if line.startswith("compare"):
+        for name in ("good", "bad"):
+            assert typed(f"evaluate {name} truth -np 1 --draws 5") == 0
+    before = sorted(work.rglob("*"))
+
+    def savefig(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Figure, "savefig", savefig)
+    with pytest.raises(WriteError, match=rf"{figure} cannot be written: the disk is full .*--out"):
+        typed(line)
+    assert sorted(work.rglob("*")) == before

@@ -125,7 +125,7 @@ def test_a_device_that_is_not_there_is_refused() -> None:
 def test_a_file_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     out = tmp_path / "table.csv"
     (tmp_path / f".unfinished-{os.getpid()}-table.csv").mkdir()
-    with pytest.raises(UserError, match="cannot write"):
+    with pytest.raises(UserError, match="cannot be written"):
         efficiency.run(parse("--sizes", "32", "--networks", "nnunet", "--no-time", "--out", str(out)))
     assert not out.exists()
 

@@ -233,5 +233,5 @@ def test_a_folder_that_cannot_be_made_is_named(dataset: Project, monkeypatch: py
     file = dataset.root / "file"
     file.touch()
     monkeypatch.setenv("nnUNet_preprocessed", str(file / "preprocessed"))
-    with pytest.raises(UserError, match=r"cannot be made.*nnUNet_preprocessed"):
+    with pytest.raises(UserError, match=r"cannot be written.*nnUNet_preprocessed"):
         run(parse("-d 850 -np 1"))

@@ -1,5 +1,6 @@
 """Resuming, replacing, refusing: what happens when a conversion is not the first one, or not the last."""
 
+import errno
 import json
 import os
 import shutil
@@ -10,9 +11,11 @@ import time
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
-from nnunet_gdla.errors import UserError
+from nnunet_gdla.errors import UserError, WriteError
 from nnunet_gdla.recipes import busi as converter
+from nnunet_gdla.recipes import images
 from nnunet_gdla.recipes.layout import Case, Record, Target
 from tests.recipes.trees import Converted, blob, busi, ham10000, picture, png
 
@@ -215,7 +218,7 @@ def test_what_was_made_of_the_earlier_dataset_is_named(
 def test_a_place_that_cannot_be_written_is_named(source: Path, run_convert: Converted, folders: Path) -> None:
     file = folders / "file"
     file.touch()
-    with pytest.raises(UserError, match=r"file.* cannot be written or read \(Not a directory\)"):
+    with pytest.raises(UserError, match=r"file.* cannot be written: Not a directory"):
         run_convert("busi", source, "-d", 503, "--out", file / "raw")
 
 
@@ -260,3 +263,53 @@ def test_options_of_other_datasets_are_refused(tmp_path: Path, run_convert: Conv
         run_convert("acdc", tmp_path, "-d", 502, "--size", 224)
     with pytest.raises(UserError, match="--label-order is for synapse only"):
         run_convert("busi", tmp_path, "-d", 503, "--label-order", "btcv8")
+
+
+@pytest.mark.parametrize("finished", [0, 5])
+def test_a_full_disk_is_one_sentence_and_the_same_command_goes_on(
+    finished: int,
+    source: Path,
+    run_convert: Converted,
+    folders: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    original, written = images.write_png, []
+
+    def write_png(path: Path, image: Image.Image) -> None:
+        if len(written) == 2 * finished + 1:  # in the middle of a case
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written.append(path)
+        original(path, image)
+
+    with monkeypatch.context() as full:
+        full.setattr(images, "write_png", write_png)
+        with pytest.raises(WriteError) as caught:
+            run_convert("busi", source, "-d", 503)
+    unfinished = folders / "raw" / ".Dataset503_BUSI.unfinished"
+    sentence = str(caught.value)
+    assert sentence.startswith(f"{folders / 'raw' / 'Dataset503_BUSI'} cannot be written: the disk is full")
+    assert "the same command again" in sentence
+    assert (str(unfinished) in sentence) == unfinished.exists() == (finished > 0)
+    capsys.readouterr()
+    dataset = run_convert("busi", source, "-d", 503)
+    assert (f"{finished} cases of an earlier run kept" in capsys.readouterr().out) == (finished > 0)
+    assert not unfinished.exists()
+    assert len(list((dataset / "imagesTr").iterdir())) > finished
+
+
+def test_splits_of_somebody_else_stay_where_the_disk_is_full(
+    source: Path, run_convert: Converted, folders: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = folders / "preprocessed" / "Dataset503_BUSI" / "splits_final.json"
+    theirs.parent.mkdir(parents=True)
+    theirs.write_text("[]")
+
+    def write_json(path: Path, tree: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("nnunet_gdla.recipes.folders.write_json", write_json)
+    with pytest.raises(WriteError, match=r"splits_final\.json cannot be written: the disk is full"):
+        run_convert("busi", source, "-d", 503)
+    assert [path.name for path in theirs.parent.iterdir()] == ["splits_final.json"]
+    assert theirs.read_text() == "[]"

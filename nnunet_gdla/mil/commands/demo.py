@@ -9,17 +9,18 @@ from typing import Any, Final
 import pandas as pd
 import torch
 
-from nnunet_gdla.errors import UserError
+from nnunet_gdla.errors import UserError, WriteError
 from nnunet_gdla.mil.bundle import load_bundle
 from nnunet_gdla.mil.commands.heatmap import explain_slide
 from nnunet_gdla.mil.commands.shared import say
 from nnunet_gdla.mil.config import config_from_dict, save_config
 from nnunet_gdla.mil.config_schema import Config
-from nnunet_gdla.mil.files import read_csv, write_csv
+from nnunet_gdla.mil.files import read_csv, write_csv, write_text
 from nnunet_gdla.mil.redundancy_stats import write_redundancy
 from nnunet_gdla.mil.slides import read_slide
 from nnunet_gdla.mil.sweep import Sweep, compare, comparison_lines, read_method, run_sweep
 from nnunet_gdla.mil.synthetic import SyntheticCohort, TissueModel, make_cohort
+from nnunet_gdla.write_errors import explained
 
 __all__ = ["DEFAULT_EPOCHS", "DEFAULT_SLIDES", "run"]
 
@@ -55,7 +56,10 @@ def run(args: argparse.Namespace) -> int:
     folder = Path(args.out).expanduser().resolve()
     _prepare(folder, overwrite=args.overwrite)
     try:
-        _demonstrate(folder, epochs, slides, args.seed)
+        with explained(folder, unfinished=folder):
+            _demonstrate(folder, epochs, slides, args.seed)
+    except WriteError as error:
+        raise error.going_on(f"run the same command with --overwrite, or remove {folder}") from error
     except KeyboardInterrupt:
         say(f"\nStopped; nothing is left running. The same command with --overwrite starts anew; or remove {folder}.")
         raise
@@ -87,7 +91,7 @@ def _demonstrate(folder: Path, epochs: int, slides: int, seed: int) -> None:
         say(line)
     say("One seed says nothing about which is better: the interval is about these test slides only.")
     minutes, seconds = divmod(round(time.monotonic() - began), 60)
-    (folder / _MARKER).write_text("finished\n")
+    write_text(folder / _MARKER, "finished\n")
     say(f"\nDone in {minutes} min {seconds:02d} s. Look at {best / 'figures'}, {folder / 'redundancy'} and")
     say(f"{folder / 'heatmap'}. With slides of your own:")
     say(f"  nnunet-gdla-mil check --config {folder / 'settings.yaml'}")
@@ -175,7 +179,6 @@ def _prepare(folder: Path, *, overwrite: bool) -> None:
                 shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
         elif folder.exists() and any(folder.iterdir()):
             raise UserError(f"{folder} is not empty and holds no earlier demo: choose another folder with --out")
-        folder.mkdir(parents=True, exist_ok=True)
-        marker.write_text("unfinished\n")
+        write_text(marker, "unfinished\n", option="--out")
     except OSError as error:
         raise UserError(f"cannot write to {folder} ({error.strerror}): choose another folder with --out") from error

@@ -1,10 +1,12 @@
 """`nnunet-gdla-mil fit`: a training from the check to the figures."""
 
 import argparse
+import contextlib
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
-from nnunet_gdla.errors import UserError
+from nnunet_gdla.errors import UserError, WriteError
 from nnunet_gdla.mil.commands.shared import bar_wanted, device_changes, say
 from nnunet_gdla.mil.config import load_config
 from nnunet_gdla.mil.config_schema import Config
@@ -28,22 +30,16 @@ def run(args: argparse.Namespace) -> int:
     if args.fast:
         return _try_out(config, progress)
     run_folder = Path(args.out) if args.out else Path("runs") / Path(args.config).stem
-    try:
+    with _said_how_to_go_on(run_folder):
         fit(config, run=run_folder, say=say, progress=progress)
-    except KeyboardInterrupt:
-        _how_to_go_on(run_folder)
-        raise
     return 0
 
 
 def _go_on(run_folder: Path, progress: bool) -> int:
     if not (run_folder / "config.yaml").is_file():
         raise UserError(f"there is no run in {run_folder} to go on with; start one with --config FILE.yaml --out RUN")
-    try:
+    with _said_how_to_go_on(run_folder):
         fit(load_config(run_folder / "config.yaml"), run=run_folder, resume=True, say=say, progress=progress)
-    except KeyboardInterrupt:
-        _how_to_go_on(run_folder)
-        raise
     return 0
 
 
@@ -54,6 +50,16 @@ def _try_out(config: Config, progress: bool) -> int:
     return 0
 
 
-def _how_to_go_on(run_folder: Path) -> None:
-    if (run_folder / "config.yaml").is_file():
-        print(f"\ngo on with: nnunet-gdla-mil fit --resume {run_folder}")
+@contextlib.contextmanager
+def _said_how_to_go_on(run_folder: Path) -> Iterator[None]:
+    """After Ctrl-C or on a full disk: what was finished stays in the run."""
+    line = f"go on with: nnunet-gdla-mil fit --resume {run_folder}"
+    try:
+        yield
+    except (KeyboardInterrupt, WriteError) as error:
+        if not (run_folder / "config.yaml").is_file():
+            raise
+        if isinstance(error, WriteError):
+            raise error.going_on(line) from error
+        print(f"\n{line}")
+        raise

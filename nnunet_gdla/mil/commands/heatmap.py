@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nnunet_gdla.errors import UserError
+from nnunet_gdla.files import together
 from nnunet_gdla.mil.bundle import Bundle, load_bundle
 from nnunet_gdla.mil.device import pick_device
 from nnunet_gdla.mil.figures import paper_style, save
@@ -70,7 +71,7 @@ def explain_slide(
     top: int = 0,
     percentile: float = 99.0,
 ) -> list[Path]:
-    """Write `SLIDE.h5`, `.csv` and `.png`, on demand `SLIDE.geojson` and `SLIDE_top.png`.
+    """Write `SLIDE.h5`, `.csv` and `.png`, on demand `SLIDE.geojson` and `SLIDE_top.png`; all of them, or none.
 
     Args:
         bundle: One model.
@@ -93,19 +94,20 @@ def explain_slide(
     if images is not None and found is None:
         raise UserError(f"{images} holds no image called {name}: name the file itself, or leave --slide out")
     image = open_slide_image(found) if found is not None else None
-    written = write_scores(out, scores, json.dumps(list(bundle.folders)))
-    if scores.slide.coords is None:
-        print(f"{features} holds no coordinates: scores without a map")
+    with together(out, option="--out"):
+        written = write_scores(out, scores, json.dumps(list(bundle.folders)))
+        if scores.slide.coords is None:
+            print(f"{features} holds no coordinates: scores without a map")
+            return written
+        places = place_patches(scores.slide, image)
+        with paper_style():
+            written.append(save(draw_maps(scores, places, image, percentile), out / f"{name}.png"))
+            if top and image is not None:
+                written.append(save(draw_top_tiles(scores, places, image, top), out / f"{name}_top.png"))
+        if geojson:
+            write_geojson(out / f"{name}.geojson", scores, places)
+            written.append(out / f"{name}.geojson")
         return written
-    places = place_patches(scores.slide, image)
-    with paper_style():
-        written.append(save(draw_maps(scores, places, image, percentile), out / f"{name}.png"))
-        if top and image is not None:
-            written.append(save(draw_top_tiles(scores, places, image, top), out / f"{name}_top.png"))
-    if geojson:
-        write_geojson(out / f"{name}.geojson", scores, places)
-        written.append(out / f"{name}.geojson")
-    return written
 
 
 def _find_all(images: Path, files: Sequence[Path]) -> None:

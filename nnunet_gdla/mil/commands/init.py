@@ -20,7 +20,7 @@ def run(args: argparse.Namespace) -> int:
     path = Path(args.out or f"{args.name}.yaml")
     if path.exists():
         raise UserError(f"{path} exists; choose another --out")
-    write_text(path, text)
+    write_text(path, text, option="--out")
     print(f"{path}: fill in the section data, then run: nnunet-gdla-mil check --config {path}")
     return 0
 

@@ -5,6 +5,7 @@ import dataclasses
 from pathlib import Path
 
 from nnunet_gdla.errors import UserError
+from nnunet_gdla.files import replaced_folder
 from nnunet_gdla.mil.bundle import load_bundles
 from nnunet_gdla.mil.cohort import Columns, read_cohort
 from nnunet_gdla.mil.commands.shared import bar_wanted, mapping, new_folder, say
@@ -43,10 +44,10 @@ def run(args: argparse.Namespace) -> int:
         say(line)
     predictions = predict_table(bundle, cohort.table, workers=args.workers, progress=bar_wanted())
     metrics = evaluate(predictions, bundle.info, bootstrap=args.bootstrap)
-    out.mkdir(parents=True, exist_ok=True)
-    write_evaluation(out, "test", predictions, metrics, bundle.info.task)
-    write_json(out / "bundle.json", dataclasses.asdict(bundle.info) | {"bundles": list(bundle.folders)})
-    figures = write_figures(out)
+    with replaced_folder(out, option="--out") as folder:
+        write_evaluation(folder, "test", predictions, metrics, bundle.info.task)
+        write_json(folder / "bundle.json", dataclasses.asdict(bundle.info) | {"bundles": list(bundle.folders)})
+        figures = write_figures(folder)
     for line in [*metric_lines({"test": metrics}), *rule_lines({"test": predictions}, bundle.info)]:
         say(line)
     say(
