@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 
 from nnunet_gdla.layers import GatedDifferentialLinearAttention
-from nnunet_gdla.ops import NeighbourGraph, grid_neighbours
+from nnunet_gdla.ops import NeighbourGraph, grid_neighbours, use_forms
 from nnunet_gdla.ops._triton_differential import gated_differential_triton
 from nnunet_gdla.ops._triton_redundancy import alignment_triton, correction_triton
-from nnunet_gdla.ops._triton_switch import triton_wanted, use_triton
+from nnunet_gdla.ops._triton_switch import why_no_kernel
 from nnunet_gdla.ops.gated_differential import gated_differential_attention
 from nnunet_gdla.ops.redundancy import alignment, correction
 
@@ -62,8 +62,8 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=9, help="start no new row after that (default: %(default)s)")
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out, which takes longest")
     arguments = parser.parse_args()
-    if not torch.cuda.is_available() or not triton_wanted(torch.zeros(1, device="cuda")):
-        print("benchmarks.gpu needs an NVIDIA GPU, Ampere or newer, with Triton installed and on.", file=sys.stderr)
+    if not torch.cuda.is_available() or why_no_kernel(torch.zeros(1, device="cuda")):
+        print("benchmarks.gpu needs an NVIDIA GPU, Ampere or newer, with Triton installed.", file=sys.stderr)
         raise SystemExit(2)
     torch.manual_seed(0)
     deadline = time.monotonic() + 60 * arguments.minutes
@@ -174,13 +174,12 @@ def checked() -> Iterator[Subject]:
 
 def results(form: Function, inputs: list[Tensor]) -> list[Tensor]:
     """Return the output and all gradients of a fixed weighting of it, in the plain form without any kernel of ours."""
-    use_triton(False)
     leaves = [tensor.detach().requires_grad_() for tensor in inputs]
-    out = form(*leaves)
+    with use_forms("plain"):
+        out = form(*leaves)
     generator = torch.Generator("cuda").manual_seed(1)
     weights = torch.randn(out.shape, generator=generator, device="cuda").bfloat16().half()
     grads = torch.autograd.grad(out, leaves, weights.to(out.dtype))
-    use_triton(True)
     return [out.detach(), *grads]
 
 
@@ -194,14 +193,16 @@ def largest_error(found: list[Tensor], exact: list[Tensor]) -> float:
 
 
 def layer_line() -> str:
-    """Say whether the layer takes the kernels by itself."""
+    """Say whether the layer takes the kernels where they are named."""
     layer = GatedDifferentialLinearAttention(64, 2).cuda()
     x = torch.randn(2, 256, 64, device="cuda")
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        layer(x, (16, 16))
-        torch.cuda.synchronize()
+    with use_forms("triton"):
+        layer(x, (16, 16))  # compares the kernels with the plain form first
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+            layer(x, (16, 16))
+            torch.cuda.synchronize()
     used = any("output_kernel" in event.key for event in profile.key_averages())
-    return f"The layer `GatedDifferentialLinearAttention` {'takes' if used else 'does NOT take'} the kernels by itself."
+    return f"The layer `GatedDifferentialLinearAttention` {'takes' if used else 'does NOT take'} the named kernels."
 
 
 def time_all(deadline: float, *, with_compiled: bool) -> list[str]:
@@ -265,16 +266,13 @@ def bench(call: Callable[[], object]) -> float:
 
 def seconds(form: Function, inputs: list[Tensor], backward: bool) -> float:
     """Return median seconds of forward without gradients, or of forward with backward."""
-    use_triton(False)  # what is ours is called by name
-    if not backward:
-        with torch.no_grad():
-            found = bench(lambda: form(*inputs))
-    else:
+    with use_forms("plain"):  # what is ours is called by name
+        if not backward:
+            with torch.no_grad():
+                return bench(lambda: form(*inputs))
         leaves = [tensor.detach().requires_grad_() for tensor in inputs]
         weights = torch.randn_like(form(*leaves))
-        found = bench(lambda: torch.autograd.grad(form(*leaves), leaves, weights))
-    use_triton(True)
-    return found
+        return bench(lambda: torch.autograd.grad(form(*leaves), leaves, weights))
 
 
 def peak(form: Function, inputs: list[Tensor]) -> int:

@@ -12,6 +12,7 @@ from nnunet_gdla.commands import arguments_evaluation as evaluation
 from nnunet_gdla.commands import arguments_plan as plan
 from nnunet_gdla.commands import arguments_recipes as recipes
 from nnunet_gdla.commands import arguments_weights as weights
+from nnunet_gdla.commands.whole_numbers import natural
 
 __all__ = ["main"]
 
@@ -53,14 +54,25 @@ def _env_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _doctor_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-d", "--dataset", metavar="DATASET", help="also check this dataset: its number or its name")
-    parser.add_argument(
-        "-p", "--plans", default="nnUNetPlans", help="plans to check, if there are any (default: %(default)s)"
-    )
+    parser.add_argument("-p", "--plans", help="plans to check (default: nnUNetPlans, if there are any)")
     parser.add_argument("-c", "--configuration", default="2d", help="configuration of the plans (default: %(default)s)")
+    parser.add_argument("-f", "--fold", type=_fold, help="fold that will be trained, or all (default: look at each)")
+    parser.add_argument(
+        "--c", dest="resume", action="store_true", help="the training will be continued: look at its checkpoint"
+    )
+    parser.add_argument("--full", action="store_true", help="read every value of the preprocessed data; takes longer")
+    parser.add_argument("--json", action="store_true", help="print findings and verdict as one JSON object")
     parser.add_argument("-tr", "--trainer", default="nnUNetTrainerGDLA", help="trainer to check (default: %(default)s)")
     parser.add_argument(
         "-device", choices=("cpu", "cuda", "mps"), default=None, help="default: cuda where there is one, else cpu"
     )
+    parser.add_argument(
+        "--gpu", action="store_true", help="only compare this GPU's Triton kernels with the plain forms, and time both"
+    )
+
+
+def _fold(text: str) -> int | str:
+    return text if text == "all" else natural(text)
 
 
 def _demo_arguments(parser: argparse.ArgumentParser) -> None:
@@ -84,13 +96,17 @@ COMMANDS = {
         "says whether everything will work, and what to do if not",
         """\
 Checks this Python, nnU-Net and its folders, whether our trainers and planners are found, the pretrained encoder, the
-device, and one forward and backward pass. With -d also the dataset, before hours are lost on it.
+device, and one forward and backward pass. With -d also the dataset, before hours are lost on it: raw files, plans,
+splits and preprocessed data, all that nnUNetv2_train with the same options will read, with --c its checkpoint too.
 Prints PASS, WARN or FAIL lines; the exit code is 1 if anything failed.
 
 examples:
   nnunet-gdla doctor
   nnunet-gdla doctor -d 4
-  nnunet-gdla doctor -d Dataset004_Hippocampus -p nnUNetGDLAPlans -tr nnUNetTrainerGDLA_B0""",
+  nnunet-gdla doctor -d 4 -p nnUNetGDLAPlans -f 0 --full
+  nnunet-gdla doctor -d 4 -p nnUNetGDLAPlans -f 0 --c
+  nnunet-gdla doctor -d Dataset004_Hippocampus -tr nnUNetTrainerGDLA_B0 --json
+  nnunet-gdla doctor --gpu""",
         _doctor_arguments,
     ),
     "demo": Command(

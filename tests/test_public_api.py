@@ -12,7 +12,7 @@ PUBLIC = {
         "differential_linear_attention",
         "elu_plus_one",
         "exclusive_projection",
-        "fused_kernels",
+        "forms",
         "gated_differential_attention",
         "grid_neighbours",
         "linear_attention",
@@ -23,7 +23,7 @@ PUBLIC = {
         "nystrom_attention_row",
         "redundancy_projection",
         "shuffled",
-        "use_triton",
+        "use_forms",
     ],
     "nnunet_gdla.layers": [
         "FixedSRP",

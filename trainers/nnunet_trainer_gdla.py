@@ -1,5 +1,6 @@
 """nnUNetTrainerGDLA: the paper's recipe on nnU-Net's data pipeline."""
 
+from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, ClassVar
@@ -7,12 +8,12 @@ from typing import Any, ClassVar
 import torch
 import torch.distributed as dist
 from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer
-from nnunetv2.utilities.helpers import dummy_context
 from nnunetv2.utilities.plans_handling.plans_handler import PlansManager
 from torch import Tensor, nn
 from torch._dynamo import OptimizedModule
 
 from nnunet_gdla.errors import TrainingStopped, install_excepthook
+from nnunet_gdla.layers.kernel_check import compare_kernels
 from nnunet_gdla.losses import BoundaryDoULoss
 from nnunet_gdla.networks import PVTGDLA
 from nnunet_gdla.trainers.nnunet_gdla_checkpoint import (
@@ -83,12 +84,20 @@ class nnUNetTrainerGDLA(nnUNetTrainer):
     def initialize(self) -> None:
         """nnU-Net's own; the preprocessed data have to be there, and are marked as read.
 
+        Kernels that `NNUNET_GDLA_FORMS` names are compared with the plain forms now: nothing is compiled yet.
+
         Raises:
-            UserError: If they are not.
+            UserError: If the data are not there, or the variable cannot be read.
         """
         if not self.was_initialized:
             claim_data(self)
         super().initialize()
+        image = torch.zeros(1, self.num_input_channels, 64, 64, device=self.device)
+        with self._autocast():
+            compare_kernels(self._bare_network(), image)
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        return torch.autocast("cuda") if self.device.type == "cuda" and not self.float32 else nullcontext()
 
     def configure_optimizers(self) -> tuple[torch.optim.Optimizer, WarmupCosine]:
         """AdamW without decay on 1-D parameters, biases and lambda; the schedule reads the counts when it is used."""
@@ -161,7 +170,7 @@ class nnUNetTrainerGDLA(nnUNetTrainer):
         target = [part.to(self.device, non_blocking=True) for part in _as_list(batch["target"])]
         self.optimizer.zero_grad(set_to_none=True)
         try:
-            with torch.autocast("cuda") if self.device.type == "cuda" and not self.float32 else dummy_context():
+            with self._autocast():
                 loss = self.loss(self.network(data), target if self.enable_deep_supervision else target[0])
             self._update(loss, batch)
         except torch.OutOfMemoryError as error:

@@ -8,12 +8,14 @@ import nibabel
 import numpy as np
 import numpy.typing as npt
 from nnunetv2.imageio.base_reader_writer import BaseReaderWriter
+from PIL.Image import DecompressionBombError
 
 from nnunet_gdla.commands.dataset_files import Case
 from nnunet_gdla.commands.dataset_json import Description
 from nnunet_gdla.commands.findings import SHOWN, Finding, failed, one_line, warned
 from nnunet_gdla.commands.reading import UNREADABLE
 from nnunet_gdla.cut_short import why_cut_short
+from nnunet_gdla.tiff_pages import check_tiff, is_tiff
 from nnunet_gdla.words import counted
 
 __all__ = ["CaseReport", "check_case"]
@@ -28,14 +30,20 @@ class CaseReport:
     Args:
         name: The case's identifier.
         findings: Its problems; details begin with the file's name.
-        labels: The label values in its mask.
+        labels: The label values in its mask, and how many pixels hold each.
         shape: (slices, height, width) of its image, None where it cannot be read.
+        channels: How many its images have together; None where one cannot be read.
+        properties: What nnU-Net's reader says of its first image, spacing and geometry; None where it cannot be read.
+        pages: Whole pages of its first image, where that is a TIFF.
     """
 
     name: str
     findings: list[Finding] = field(default_factory=list)
-    labels: set[int] = field(default_factory=set)
+    labels: dict[int, int] = field(default_factory=dict)
     shape: tuple[int, ...] | None = None
+    channels: int | None = None
+    properties: dict[str, Any] | None = None
+    pages: int | None = None
 
 
 @dataclass(frozen=True)
@@ -69,8 +77,12 @@ def check_case(case: Case, description: Description, reader: type[BaseReaderWrit
         _check_intensities(picture, report)
     if pictures:
         report.shape = pictures[0].pixels.shape[1:]
+        report.properties = pictures[0].properties
+        if is_tiff(pictures[0].path):
+            report.pages = check_tiff(pictures[0].path)
         _check_grid(pictures, report)
     if len(pictures) == len(case.images):
+        report.channels = sum(len(picture.pixels) for picture in pictures)
         _check_channels(pictures, description, report)
     if case.label is not None and case.label.is_file():
         label = _read(case.label, reader, report, is_label=True)
@@ -90,6 +102,10 @@ def _read(path: Path, reader: type[BaseReaderWriter], report: CaseReport, *, is_
             pixels, properties = reader().read_seg(str(path)) if is_label else reader().read_images((str(path),))
         if np.isfinite(pixels).all():
             _check_raw_nifti(path, report)
+    except (DecompressionBombError, MemoryError) as error:
+        fix = "cut the image into tiles, each a case of its own (2048 x 2048 pixels, say): no reader takes it whole"
+        report.findings.append(failed("image too large", f"{path.name}: {one_line(error)}", fix))
+        return None
     except UNREADABLE as error:
         report.findings.append(failed("unreadable file", f"{path.name}: {one_line(error)}", fix))
         return None
@@ -175,9 +191,12 @@ def _check_label(label: _Picture, images: list[_Picture], description: Descripti
         return
     if images:
         _compare_grids(images[0], label, "image and label", report)
-    values = [float(value) for value in np.unique(label.pixels)]  # NaN is a value of its own, an unknown one
+    found, counts = np.unique(label.pixels, return_counts=True)
+    values = [float(value) for value in found]  # NaN is a value of its own, an unknown one
     unknown = [value for value in values if value not in description.labels]
-    report.labels = {int(value) for value in values if value in description.labels}
+    report.labels = {
+        int(value): int(count) for value, count in zip(values, counts, strict=True) if value in description.labels
+    }
     if unknown:
         known = ", ".join(map(str, sorted(description.labels)))
         shown = ", ".join(f"{value:g}" for value in unknown[:SHOWN]) + (", ..." if len(unknown) > SHOWN else "")

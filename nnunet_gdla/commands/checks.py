@@ -27,6 +27,7 @@ __all__ = [
     "check_torch",
     "check_training_step",
     "check_weights",
+    "is_usable",
 ]
 
 FEW_CORES = 4
@@ -77,6 +78,15 @@ def check_torch(device: str) -> Iterator[Finding]:
         yield passed("device", f"{torch.cuda.get_device_name(0)}, {total / 2**30:.1f} GiB, CUDA {torch.version.cuda}")
     else:
         yield passed("device", f"{device}, {torch.get_num_threads()} threads on {os.cpu_count()} cores")
+
+
+def is_usable(device: str) -> bool:
+    """Whether torch can use a device: "cpu", "cuda" or "mps"."""
+    import torch
+
+    if device == "cuda":
+        return torch.cuda.is_available()
+    return device != "mps" or torch.backends.mps.is_available()
 
 
 def check_folders() -> Iterator[Finding]:

@@ -2,23 +2,51 @@
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 from nnunetv2.imageio.base_reader_writer import BaseReaderWriter
 from tqdm import tqdm
 
 from nnunet_gdla.commands.case_check import CaseReport, check_case
-from nnunet_gdla.commands.dataset_files import Case, check_files, list_cases, list_training_cases
+from nnunet_gdla.commands.dataset_files import (
+    Case,
+    check_files,
+    check_files_to_predict,
+    list_cases,
+    list_training_cases,
+)
 from nnunet_gdla.commands.dataset_json import Description, check_description, describe, read_json
 from nnunet_gdla.commands.findings import Finding, Level, collapse, failed, passed, run_check, warned
 from nnunet_gdla.commands.reading import find_reader, quiet_readers
 from nnunet_gdla.words import counted
 
-__all__ = ["check_dataset", "find_dataset"]
+__all__ = ["RawDataset", "check_dataset", "find_dataset"]
 
 FOLDERS = ("nnUNet_raw", "nnUNet_preprocessed", "nnUNet_results")
+
+
+@dataclass(frozen=True)
+class RawDataset:
+    """A raw dataset that has been read.
+
+    Args:
+        folder: Its folder in nnUNet_raw.
+        description: What dataset.json promises.
+        reader: nnU-Net's reader class for it.
+        cases: The training cases by name.
+        reports: What each of them holds.
+        to_predict: What each case in imagesTs holds.
+    """
+
+    folder: Path
+    description: Description
+    reader: type[BaseReaderWriter]
+    cases: Mapping[str, Case]
+    reports: Mapping[str, CaseReport]
+    to_predict: Sequence[CaseReport]
 
 
 def find_dataset(dataset: str) -> Path | Finding:
@@ -35,7 +63,7 @@ def find_dataset(dataset: str) -> Path | Finding:
     if dataset in present:
         return Path(raw) / dataset
     names = {
-        name for name in _names_everywhere() if dataset.isdigit() and name.startswith(f"Dataset{int(dataset):03d}_")
+        name for name in _names_everywhere() if dataset.isdigit() and name.startswith(f"Dataset{int(dataset):03d}")
     }
     if len(names) > 1:
         fix = "nnU-Net refuses a number with two names: rename one of the folders in " + ", ".join(FOLDERS)
@@ -50,28 +78,31 @@ def find_dataset(dataset: str) -> Path | Finding:
     )
 
 
-def check_dataset(folder: Path, *, num_threads: int) -> Iterator[Finding]:
+def check_dataset(folder: Path, *, num_threads: int) -> Generator[Finding, None, RawDataset | None]:
     """Yield the findings on one raw dataset, in a fixed order.
 
     Args:
         folder: The dataset's folder in nnUNet_raw.
         num_threads: How many cases are read side by side.
+
+    Returns:
+        What was read, None where dataset.json promises nothing or no reader fits.
     """
     content = read_json(folder / "dataset.json")
     if isinstance(content, Finding):
         yield content
-        return
+        return None
     findings = list(check_description(content))
     yield from findings
     if any(finding.level is Level.FAIL for finding in findings):
-        return  # without these promises there is nothing to compare the files with
+        return None  # without these promises there is nothing to compare the files with
     description = describe(content)
     cases = list_training_cases(folder, description)
     yield from check_files(folder, description, cases)
     reader = _find_reader(description, cases)
     if isinstance(reader, Finding):
         yield reader
-        return
+        return None
     reports = _read_all(cases, description, reader, num_threads, "reading training cases")
     problems = collapse(finding for report in reports for finding in report.findings)
     yield from problems
@@ -82,12 +113,14 @@ def check_dataset(folder: Path, *, num_threads: int) -> Iterator[Finding]:
         )
     yield from run_check("labels", lambda: _check_classes(reports, description))
     yield from _sizes(reports)
-    yield from _check_images_to_predict(folder, description, reader, num_threads)
+    to_predict = yield from _check_images_to_predict(folder, description, reader, num_threads)
+    by_name = {case.name: case for case in cases}
+    return RawDataset(folder, description, reader, by_name, {report.name: report for report in reports}, to_predict)
 
 
 def _names_everywhere() -> set[str]:
     folders = [Path(os.environ[name]) for name in FOLDERS if os.environ.get(name)]
-    return {path.name for folder in folders for path in folder.glob("Dataset*_*") if path.is_dir()}
+    return {path.name for folder in folders for path in folder.glob("Dataset*") if path.is_dir()}
 
 
 def _find_reader(description: Description, cases: Sequence[Case]) -> type[BaseReaderWriter] | Finding:
@@ -138,18 +171,30 @@ def _sizes(reports: Sequence[CaseReport]) -> Iterator[Finding]:
     note = f"; {small} with a side below 32 px, which nnU-Net and the network pad with zeros" if small else ""
     span = low if low == high else f"{low} to {high}"
     yield passed("image sizes", f"{span} (slices x height x width){note}")
+    yield from _check_pages(reports)
+
+
+def _check_pages(reports: Sequence[CaseReport]) -> Iterator[Finding]:
+    """A TIFF of several pages is a volume to nnU-Net; among pictures it holds something else, previews for instance."""
+    pages = {report.name: report.pages for report in reports if report.pages is not None}
+    several = [f"{name} has {number}" for name, number in pages.items() if number > 1]
+    flat = any(report.shape is not None and report.shape[0] == 1 for report in reports)
+    if several and flat:
+        fix = "write each picture as a TIFF of one page: nnU-Net reads the first page alone, or the pages as slices"
+        yield from collapse(warned("pages in TIFF images", each, fix) for each in several)
 
 
 def _check_images_to_predict(
     folder: Path, description: Description, reader: type[BaseReaderWriter], num_threads: int
-) -> Iterator[Finding]:
+) -> Generator[Finding, None, list[CaseReport]]:
     cases = list_cases(folder / "imagesTs", None, description.ending)
-    if not cases:
-        return
-    reports = _read_all(cases, description, reader, num_threads, "reading images to predict")
-    problems = collapse(finding for report in reports for finding in report.findings)
+    problems = check_files_to_predict(folder / "imagesTs", description)
+    reports = _read_all(cases, description, reader, num_threads, "reading images to predict") if cases else []
+    problems += collapse(finding for report in reports for finding in report.findings)
     for problem in problems:
-        yield Finding(problem.level, f"imagesTs, {problem.title}", problem.detail, problem.fix)
-    if not problems:
+        title = problem.title if "imagesTs" in problem.title else f"imagesTs, {problem.title}"
+        yield Finding(problem.level, title, problem.detail, problem.fix)
+    if cases and not problems:
         channels = counted(len(description.channels), "channel")
         yield passed("imagesTs", f"{counted(len(cases), 'case')} to predict, readable, {channels} each")
+    return reports

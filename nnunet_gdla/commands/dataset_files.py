@@ -12,7 +12,7 @@ from nnunet_gdla.commands.dataset_json import Description
 from nnunet_gdla.commands.findings import SHOWN, Finding, collapse, failed, passed, warned
 from nnunet_gdla.words import counted
 
-__all__ = ["Case", "check_files", "list_cases", "list_training_cases"]
+__all__ = ["Case", "check_files", "check_files_to_predict", "list_cases", "list_training_cases"]
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,28 @@ def check_files(folder: Path, description: Description, cases: list[Case]) -> li
     return collapse(_check_files(folder, description, cases))
 
 
+def check_files_to_predict(folder: Path, description: Description) -> list[Finding]:
+    """Return what is wrongly named among the images to predict: nnU-Net passes over it, or takes it for no file.
+
+    Args:
+        folder: Where they are; there need be none.
+        description: What dataset.json promises.
+    """
+    return collapse(_check_files_to_predict(folder, description.ending))
+
+
+def _check_files_to_predict(folder: Path, ending: str) -> Iterator[Finding]:
+    pattern = _pattern(ending)
+    for path in _files(folder):
+        if path.name.endswith(ending) and not pattern.fullmatch(path.name):
+            fix = (
+                f"rename to CASE_0000{ending} (four digits = channel) or move away; nnU-Net makes a case without files "
+                "of such a name"
+            )
+            yield warned("image name", path.name, fix)
+    yield from _other_endings(_files(folder), folder.name, ending)
+
+
 def _check_files(folder: Path, description: Description, cases: list[Case]) -> Iterator[Finding]:
     if not cases:
         fix = f"put the images there as CASE_0000{description.ending}, CASE_0001{description.ending} ..."
@@ -113,6 +135,9 @@ def _check_channel_files(cases: list[Case], description: Description) -> Iterato
     usual, _ = Counter(numbers.values()).most_common(1)[0]
     usual = usual if usual == tuple(f"{number:04d}" for number in range(len(usual))) else ("0000",)
     for name, present in numbers.items():
+        if name.endswith("_seg"):
+            fix = "rename the case: nnU-Net's preprocessed masks are called CASE_seg, and it would never train on it"
+            yield failed("case name", name, fix)
         for number in sorted(set(usual) - set(present)):
             fix = "add the file, or remove all files of the case (image)"
             yield failed("missing image", f"{name}_{number}{description.ending}", fix)

@@ -57,6 +57,7 @@ def check_description(content: dict[str, Any]) -> Iterator[Finding]:
         yield failed("dataset.json", "numTraining is missing", 'add "numTraining": number of training cases')
     elif not _is_whole(number):
         yield failed("numTraining", f"it is {number!r}", "write the number of training cases, without quotes")
+    yield from _check_table(content.get("dataset"))
     labels = content.get("labels")
     if not isinstance(labels, dict):
         yield failed("labels", "dataset.json has no labels object", f"add {EXAMPLE_LABELS}")
@@ -102,9 +103,30 @@ def _check_channels(content: dict[str, Any]) -> Iterator[Finding]:
         return
     if "channel_names" not in content:
         yield warned("channel_names", 'the old key "modality" is used', 'rename it to "channel_names"')
+    elif "modality" in content and len(content["modality"]) != len(channels):
+        detail = (
+            f'"modality" names {len(content["modality"])}, "channel_names" {len(channels)}; nnU-Net counts the former'
+        )
+        yield failed("channel_names", detail, 'remove the old key "modality"')
     if list(channels) != [str(number) for number in range(len(channels))]:
         detail = f"the channels are numbered {', '.join(map(str, channels))}"
         yield failed("channel_names", detail, f"number them 0, 1, 2 ... in the order of the files, as in {example}")
+
+
+def _check_table(table: object) -> Iterator[Finding]:
+    """Look at the optional list of files, which takes the place of imagesTr and labelsTr."""
+    if table is None:
+        return
+    fix = 'write "dataset": {"CASE": {"images": ["FILE", ...], "label": "FILE"}, ...}, or leave it out'
+    if not isinstance(table, dict):
+        yield failed("dataset", f"dataset.json has a {type(table).__name__} there", fix)
+        return
+    for case, files in table.items():
+        images = files.get("images") if isinstance(files, dict) else None
+        label = files.get("label") if isinstance(files, dict) else None
+        if not (isinstance(images, list) and images and all(isinstance(each, str) for each in (*images, label))):
+            yield failed("dataset", f"the entry of {case} has no list of images or no label", fix)
+            return
 
 
 def _check_labels(labels: dict[str, Any], order: object) -> Iterator[Finding]:

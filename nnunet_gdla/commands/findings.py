@@ -1,8 +1,9 @@
 """What a check found, how it is shown, and the wall that keeps one broken check from ending the others."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from nnunet_gdla.damage import DAMAGE
 from nnunet_gdla.errors import UserError
@@ -32,6 +33,7 @@ class Finding:
         title: What was looked at, a few words.
         detail: What was seen there, with names and values.
         fix: What to do; WARN and FAIL never go without.
+        pending: Nothing is wrong, but a training cannot start before this was done.
 
     Raises:
         ValueError: If a WARN or FAIL has no fix.
@@ -41,6 +43,7 @@ class Finding:
     title: str
     detail: str
     fix: str = ""
+    pending: bool = False
 
     def __post_init__(self) -> None:
         if self.level is not Level.PASS and not self.fix:
@@ -54,9 +57,9 @@ class Finding:
         return f"{line}\n      {'hint' if self.level is Level.PASS else 'fix'}: {self.fix}"
 
 
-def passed(title: str, detail: str, hint: str = "") -> Finding:
+def passed(title: str, detail: str, hint: str = "", *, pending: bool = False) -> Finding:
     """Return a PASS finding, with an optional hint."""
-    return Finding(Level.PASS, title, detail, hint)
+    return Finding(Level.PASS, title, detail, hint, pending)
 
 
 def warned(title: str, detail: str, fix: str) -> Finding:
@@ -77,7 +80,7 @@ def one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[-1]}" if lines else type(error).__name__
 
 
-def run_check(title: str, check: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
+def run_check(title: str, check: Callable[[], Iterable[Finding]]) -> Generator[Finding, None, Any]:
     """Yield what a check finds; a check that breaks becomes a FAIL that names the exception.
 
     Args:
@@ -86,13 +89,17 @@ def run_check(title: str, check: Callable[[], Iterable[Finding]]) -> Iterator[Fi
 
     Yields:
         The findings, in the order in which they are made.
+
+    Returns:
+        What the check returns where it is a generator; None where it broke.
     """
     try:
-        yield from check()
+        return (yield from check())
     except BREAKAGES as error:
         yield failed(
             title, f"the check itself broke with {one_line(error)}", "repair what the message names, run again"
         )
+        return None
 
 
 def collapse(findings: Iterable[Finding]) -> list[Finding]:

@@ -200,7 +200,8 @@ def _table(args: argparse.Namespace, planner: "nnUNetPlannerGDLA", plan: dict[st
     if not planner.data_ready:
         data += f" (to be made: nnUNetv2_preprocess -d {number} -plans_name {planner.plans_identifier} -c 2d)"
     size = " x ".join(f"{edge:g}" for edge in map(float, plan["median_image_size_in_voxels"]))
-    training = f"nnUNetv2_train {number} 2d 0 -tr nnUNetTrainerGDLA -p {planner.plans_identifier}"
+    trainer = type(planner).__name__.replace("Planner", "Trainer")  # both are named by the encoder
+    training = f"nnUNetv2_train {number} 2d 0 -tr {trainer} -p {planner.plans_identifier}"
     rows = [
         ("plans", f"{planner.plans_identifier} of {planner.dataset_name}, encoder {args.encoder}"),
         ("median image", size),

@@ -1,15 +1,18 @@
 """An existing plan: does the trainer accept it, is the configuration supported, does a training step fit the memory?"""
 
 import contextlib
+import difflib
 import io
 import os
-from collections.abc import Iterator
+import warnings
+from collections.abc import Generator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from nnunet_gdla.commands.checks import check_weights
+from nnunet_gdla.commands.checks import check_weights, is_usable
 from nnunet_gdla.commands.dataset_json import read_json
 from nnunet_gdla.commands.findings import BREAKAGES, Finding, failed, one_line, passed, warned
 from nnunet_gdla.commands.registration_check import find_trainer
@@ -18,7 +21,7 @@ from nnunet_gdla.networks import PVTGDLA
 from nnunet_gdla.plans.nnunet_gdla_memory import GIB, Device, largest_batch, training_memory
 from nnunet_gdla.plans.nnunet_gdla_sizes import NetworkSize
 
-__all__ = ["check_plans", "network_size", "usual_encoder"]
+__all__ = ["Planned", "check_plans", "network_size", "usual_encoder"]
 
 _ATTENTIONS = {LinearAttention: "linear", SoftmaxAttention: "self", DifferentialAttention: "diff"}
 _DEVICES: dict[str, Device] = {"cuda": "cuda", "cpu": "cpu", "mps": "mps"}
@@ -26,7 +29,32 @@ _DEVICES: dict[str, Device] = {"cuda": "cuda", "cpu": "cpu", "mps": "mps"}
 _SURELY_TOO_MUCH = 1.25
 
 
-def check_plans(dataset: str, plans_name: str, configuration: str, trainer_name: str, device: str) -> Iterator[Finding]:
+@dataclass(frozen=True)
+class Planned:
+    """A configuration that can be trained, as far as its plans go.
+
+    Args:
+        folder: The dataset's folder in nnUNet_preprocessed.
+        plans: nnU-Net's manager of the plans.
+        configuration: nnU-Net's manager of the configuration.
+        name: Name of the configuration.
+        dataset_json: The dataset.json beside the plans, which is the one that a training reads.
+        trainer: The trainer.
+        network: The network that it builds.
+    """
+
+    folder: Path
+    plans: Any
+    configuration: Any
+    name: str
+    dataset_json: dict[str, Any]
+    trainer: type
+    network: torch.nn.Module
+
+
+def check_plans(
+    dataset: str, plans_name: str, configuration: str, trainer_name: str, device: str, *, asked: bool = False
+) -> Generator[Finding, None, Planned | None]:
     """Yield what is wrong with a dataset's plan for this trainer; says so if there is none yet.
 
     Args:
@@ -35,30 +63,57 @@ def check_plans(dataset: str, plans_name: str, configuration: str, trainer_name:
         configuration: Name of the configuration, usually "2d".
         trainer_name: Name of the trainer, as for -tr.
         device: "cpu", "cuda" or "mps".
+        asked: The user named these plans, so that it is an error if there are none.
+
+    Returns:
+        What they plan, None where that fails.
     """
     preprocessed = os.environ.get("nnUNet_preprocessed")
     folder = Path(preprocessed or "") / dataset
     path = folder / f"{plans_name}.json"
     if not preprocessed or not path.is_file():
-        others = sorted(other.stem for other in folder.glob("*lans*.json")) if preprocessed else []
-        hint = (
-            f"there is -p {', -p '.join(others)}"
-            if others
-            else f"next, when nothing fails: nnUNetv2_plan_and_preprocess -d {int(dataset[7:10])} -c 2d"
-        )
-        yield passed("plans", f"no {plans_name} for {dataset} yet", hint)
-        return
+        others = _other_plans(folder, plans_name) if preprocessed else []
+        make = _planning_command(dataset, plans_name)
+        if not asked:
+            hint = f"there is -p {', -p '.join(others)}" if others else f"next, when nothing fails: {make}"
+            yield passed("plans", f"no {plans_name} for {dataset} yet", hint, pending=True)
+        elif others:
+            yield failed("plans", f"{dataset} has no plans {plans_name}", f"there is -p {', -p '.join(others)}")
+        else:
+            yield failed("plans", f"{dataset} has no plans {plans_name}, nor any others", make)
+        return None
     plans = read_json(path)
     if isinstance(plans, Finding):
         yield plans
-        return
+        return None
     dataset_json = read_json(folder / "dataset.json")
     if isinstance(dataset_json, Finding):
-        yield dataset_json
-        return
+        yield failed("dataset.json", dataset_json.detail, "copy the one of the raw dataset there, and plan again")
+        return None
     trainer = find_trainer(trainer_name)
-    if not isinstance(trainer, Finding):  # where it is one, the look-up has reported it already
-        yield from _check_configuration(plans, configuration, dataset_json, trainer, device)
+    if isinstance(trainer, Finding):  # the look-up has reported it already
+        return None
+    return (yield from _check_configuration(plans, configuration, dataset_json, trainer, device, folder, plans_name))
+
+
+def _other_plans(folder: Path, asked: str) -> list[str]:
+    """Names of all plans in a folder, whatever they are called, the nearest first."""
+    names = []
+    for path in folder.glob("*.json"):
+        if path.name not in ("dataset.json", "dataset_fingerprint.json", "splits_final.json"):
+            content = read_json(path)
+            if not isinstance(content, Finding) and isinstance(content.get("configurations"), dict):
+                names.append(path.stem)
+    wanted = asked.removesuffix(".json").lower()
+    return sorted(names, key=lambda name: (-difflib.SequenceMatcher(None, wanted, name.lower()).ratio(), name))
+
+
+def _planning_command(dataset: str, plans_name: str) -> str:
+    number = int(dataset[7:10])
+    if plans_name == "nnUNetPlans":
+        return f"nnUNetv2_plan_and_preprocess -d {number} -c 2d"
+    name = "" if plans_name == "nnUNetGDLAPlans" else f" --plans-name {plans_name}"
+    return f"nnunet-gdla plan -d {number}{name} --preprocess"
 
 
 def usual_encoder(trainer: type) -> str:
@@ -76,39 +131,81 @@ def network_size(network: PVTGDLA) -> NetworkSize:
 
 
 def _check_configuration(
-    plans: dict[str, Any], name: str, dataset_json: dict[str, Any], trainer: type, device: str
-) -> Iterator[Finding]:
+    plans: dict[str, Any],
+    name: str,
+    dataset_json: dict[str, Any],
+    trainer: type,
+    device: str,
+    folder: Path,
+    plans_name: str,
+) -> Generator[Finding, None, Planned | None]:
+    from nnunetv2.utilities.label_handling.label_handling import determine_num_input_channels
     from nnunetv2.utilities.plans_handling.plans_handler import PlansManager
 
     manager = PlansManager(plans)
-    title = f"plans {manager.plans_name}"
-    flat = [known for known in manager.available_configurations if _is_2d(manager.get_configuration(known))]
+    title = f"plans {plans_name}"
+    again = f"plan again: {_planning_command(folder.name, plans_name)}"
+    if not isinstance(plans.get("configurations"), dict):
+        yield failed(title, "they hold no configurations", again)
+        return None
+    flat = [known for known in manager.available_configurations if _is_2d(manager, known)]
     if name not in flat:
-        state = "is not supported: this network is 2D" if name in manager.available_configurations else "does not exist"
+        state = "does not exist"
+        if name in manager.available_configurations:
+            state = _why_unread(manager, name) or "is not supported: this network is 2D"
         fix = f"use -c {' or -c '.join(flat)}" if flat else "nnUNetv2_plan_and_preprocess -c 2d"
         yield failed(title, f"configuration {name} {state}", fix)
-        return
+        return None
     deep = [known for known in manager.available_configurations if known not in flat]
     chosen = manager.get_configuration(name)
-    heads = manager.get_label_manager(dataset_json).num_segmentation_heads
-    channels = len(dataset_json["channel_names"])
+    if not _is_positive([*chosen.patch_size, chosen.configuration.get("batch_size")]):
+        sizes = f"patch_size {chosen.patch_size}, batch_size {chosen.configuration.get('batch_size')}"
+        yield failed(title, f"{name} has {sizes}", "write whole numbers of at least 1")
+        return None
     try:
-        with contextlib.redirect_stdout(io.StringIO()):
+        heads = manager.get_label_manager(dataset_json).num_segmentation_heads
+        channels = determine_num_input_channels(manager, chosen, dataset_json)
+    except BREAKAGES as error:
+        detail = f"nnU-Net cannot use them with the dataset.json beside them: {one_line(error)}"
+        yield failed(title, detail, f"correct label_manager there and labels and channel_names here, or {again}")
+        return None
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # nnU-Net's, about where it looks for the network
             network = trainer.build_network_architecture(manager, chosen, channels, heads, True)  # type: ignore[attr-defined]
     except BREAKAGES as error:
         fix = "choose the trainer that fits these plans, or other plans with -p"
         yield failed(title, f"{trainer.__name__} refuses {name}: {one_line(error)}", fix)
-        return
+        return None
     rest = f"; {', '.join(deep)} in there is not supported" if deep else ""
     yield passed(title, f"{name}: patch {chosen.patch_size}, batch {chosen.batch_size}, {type(network).__name__}{rest}")
     if isinstance(network, PVTGDLA):
         yield _compare_memory(network, chosen.patch_size, chosen.batch_size, _DEVICES[device])
         if network.encoder_name != usual_encoder(trainer):  # that one was looked at before
             yield from check_weights(network.encoder_name)
+    return Planned(folder, manager, chosen, name, dataset_json, trainer, network)
 
 
-def _is_2d(configuration: Any) -> bool:  # noqa: ANN401 - nnU-Net has no types
+def _is_2d(manager: Any, name: str) -> bool:  # noqa: ANN401 - nnU-Net has no types
+    if _why_unread(manager, name):
+        return False
+    configuration = manager.get_configuration(name)
     return len(configuration.patch_size) == 2 and configuration.previous_stage_name is None
+
+
+def _why_unread(manager: Any, name: str) -> str:  # noqa: ANN401
+    """Say why a configuration cannot be read, such as a parent that is missing; nothing where it can."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # nnU-Net's, about plans of older versions
+            len(manager.get_configuration(name).patch_size)
+    except BREAKAGES as error:
+        return f"cannot be read: {one_line(error)}"
+    return ""
+
+
+def _is_positive(numbers: list[object]) -> bool:
+    return all(isinstance(each, int) and not isinstance(each, bool) and each > 0 for each in numbers)
 
 
 def _compare_memory(network: PVTGDLA, patch_size: list[int], batch_size: int, device: Device) -> Finding:
@@ -129,7 +226,9 @@ def _compare_memory(network: PVTGDLA, patch_size: list[int], batch_size: int, de
 
 
 def _memory_gib(device: str) -> tuple[float, float] | None:
-    """Free and total memory of the device; None where the standard library cannot tell (Windows)."""
+    """Free and total memory of the device; None where there is none, or the standard library cannot tell (Windows)."""
+    if not is_usable(device):
+        return None
     if device == "cuda":
         free, total = torch.cuda.mem_get_info()
         return free / GIB, total / GIB

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,8 @@ def quiet_readers() -> Iterator[None]:
     shown = SimpleITK.ProcessObject.GetGlobalWarningDisplay()
     SimpleITK.ProcessObject.SetGlobalWarningDisplay(False)
     try:
-        with contextlib.redirect_stdout(io.StringIO()):
+        with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Pillow's about large images, for one
             yield
     finally:
         SimpleITK.ProcessObject.SetGlobalWarningDisplay(shown)

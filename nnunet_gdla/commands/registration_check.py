@@ -100,13 +100,19 @@ def find_trainer(name: str) -> type | Finding:
     """Return the trainer that nnU-Net finds by this name, or the finding that says why it finds none."""
     from nnunetv2.utilities.find_objects import recursive_find_trainer_class_by_name
 
+    said = io.StringIO()  # our own sentence about a name that is close to ours
     try:
-        with contextlib.redirect_stdout(io.StringIO()):
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(said):
             trainer: type = recursive_find_trainer_class_by_name(name)
     except BREAKAGES as error:
-        missing = str(error).startswith("Could not find")
-        detail = "nnU-Net does not find it" if missing else f"nnU-Net's search broke with {one_line(error)}"
-        return failed(f"trainer {name}", detail, f"check the spelling and the lines above; {ENV_FIX}")
+        title = f"trainer {name}"
+        if not str(error).startswith("Could not find"):
+            detail = f"nnU-Net's search broke with {one_line(error)}"
+        elif rule := next((line for line in said.getvalue().splitlines() if "has no trainer" in line), ""):
+            return failed(title, f"nnU-Net does not find it: {rule}", "correct the name given with -tr")
+        else:
+            detail = "nnU-Net does not find it"
+        return failed(title, detail, f"check the spelling and the lines above; {ENV_FIX}")
     return trainer
 
 

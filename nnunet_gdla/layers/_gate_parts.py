@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nnunet_gdla.layers.untouched import is_untouched
+from nnunet_gdla.ops._dispatch import are_exact
 from nnunet_gdla.ops._fusion import fused_enabled
 from nnunet_gdla.ops.token_mlp import MlpWeights, token_mlp
 
@@ -25,7 +26,7 @@ def _head_features(dot: Tensor, norm: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 def head_part(weight_H3: Tensor, dot_BHN: Tensor, norm_BHN: Tensor) -> Tensor:
     """Return the weighted sum (B, H, N) of c, |c| and log(1 + |y|), given the products and the lengths."""
-    if _is_plain(dot_BHN):
+    if _is_plain(dot_BHN) or not are_exact(weight_H3, dot_BHN, norm_BHN):
         weighted = [w * f for w, f in zip(_columns(weight_H3), _head_features(dot_BHN, norm_BHN), strict=True)]
         return weighted[0] + weighted[1] + weighted[2]
     return _HeadPart.apply(weight_H3, dot_BHN, norm_BHN)

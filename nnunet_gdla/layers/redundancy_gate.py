@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from nnunet_gdla.layers._gate_parts import head_part, token_part
 from nnunet_gdla.layers.untouched import is_untouched
 from nnunet_gdla.ops._checks import without_autocast
+from nnunet_gdla.ops._dispatch import are_exact
 
 __all__ = ["Bound", "Factorisation", "GateInit", "Parameterisation", "RedundancyGate", "TokenFeatures"]
 
@@ -163,6 +164,8 @@ class RedundancyGate(nn.Module):
             return False  # what somebody has put in place of a part may do anything
         token_out = () if self.token_out is None else (self.token_out.weight, self.token_out.bias)
         outputs = (*token_out, self.head_weight, self.head_bias, self.layer_bias)
+        if not are_exact(*outputs):
+            return False
         return self.bound != "sigmoid01" and not any(bool(part.any()) for part in outputs if part is not None)
 
     def forward(

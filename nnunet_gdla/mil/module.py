@@ -10,6 +10,7 @@ from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import Tensor, nn
 
 from nnunet_gdla.errors import TrainingStopped
+from nnunet_gdla.layers.kernel_check import compare_kernels
 from nnunet_gdla.mil.bundle_info import BundleInfo, answer, base_columns, table_metrics
 from nnunet_gdla.mil.config_schema import TrainConfig
 from nnunet_gdla.mil.data import Bag, model_inputs, process_rank
@@ -69,6 +70,13 @@ class SlideModule(LightningModule):
     def transfer_batch_to_device(self, batch: Bag, device: torch.device, dataloader_idx: int) -> Bag:
         """Leave it to the step, which moves what the model takes."""
         return batch
+
+    def on_train_start(self) -> None:
+        """Compare kernels that are named with the plain forms before the first step, in every process."""
+        features = torch.zeros(1, 9, self.info.in_dim, device=self.device)
+        coords = torch.cartesian_prod(torch.arange(3.0), torch.arange(3.0))[None].to(self.device)
+        with self.trainer.precision_plugin.forward_context():
+            compare_kernels(self.model, features, coords, 1.0)
 
     def on_train_epoch_start(self) -> None:
         """Forget the epoch before, and what a step that was interrupted left behind."""

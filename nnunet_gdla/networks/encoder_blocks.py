@@ -35,7 +35,7 @@ def _acts(dropout: nn.Module) -> bool:
 
 
 class _Attention(Attention):
-    """Attention of all tokens to those of a coarser image, products by the faster library."""
+    """Attention of all tokens to those of a coarser image, products by the library that is named."""
 
     def forward(self, x: Tensor, feat_size: Sequence[int]) -> Tensor:
         """Mix tokens (B, N, C) of an image of that height and width."""

@@ -1,7 +1,7 @@
 """Pure functions on tensors (B, H, N, D); they hold no parameters and import nothing but torch and jaxtyping."""
 
-from nnunet_gdla.ops._fusion import fused_kernels as fused_kernels
-from nnunet_gdla.ops._triton_switch import use_triton as use_triton
+from nnunet_gdla.ops._dispatch import forms as forms
+from nnunet_gdla.ops._dispatch import use_forms as use_forms
 from nnunet_gdla.ops.differential import differential_attention as differential_attention
 from nnunet_gdla.ops.differential import differential_linear_attention as differential_linear_attention
 from nnunet_gdla.ops.exclusive import exclusive_projection as exclusive_projection
@@ -24,7 +24,7 @@ __all__ = [
     "differential_linear_attention",
     "elu_plus_one",
     "exclusive_projection",
-    "fused_kernels",
+    "forms",
     "gated_differential_attention",
     "grid_neighbours",
     "linear_attention",
@@ -35,5 +35,5 @@ __all__ = [
     "nystrom_attention_row",
     "redundancy_projection",
     "shuffled",
-    "use_triton",
+    "use_forms",
 ]

@@ -4,9 +4,7 @@ A fused form runs the same sums as the plain one, keeps less for the backward pa
 code for the CPU; compilers, exporters and counters of operations are shown the plain form.
 """
 
-import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,41 +13,23 @@ from torch.autograd import forward_ad
 from torch.autograd.function import once_differentiable
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
+from nnunet_gdla.ops._dispatch import are_exact, is_named
 from nnunet_gdla.ops._memory import steady_heap
 
 __all__ = [
-    "FUSED_VARIABLE",
     "first_derivatives_only",
     "fused_enabled",
-    "fused_kernels",
     "gradients_follow",
     "gradients_with_graph",
     "is_eager_cpu",
     "may_fuse",
+    "why_not_fused",
 ]
-
-FUSED_VARIABLE = "NNUNET_GDLA_FUSED"
-_enabled = [os.environ.get(FUSED_VARIABLE, "1") != "0"]
-
-
-@contextmanager
-def fused_kernels(enabled: bool) -> Iterator[None]:
-    """Switch the fused forms on or off inside a `with` block, for this process.
-
-    Off, every layer runs its plain form and the encoder timm's own forward. The environment variable
-    `NNUNET_GDLA_FUSED=0`, read when the package is imported, switches them off for good.
-    """
-    before = _enabled[0]
-    _enabled[0] = enabled
-    try:
-        yield
-    finally:
-        _enabled[0] = before
 
 
 def fused_enabled() -> bool:
-    """Whether fused forms are switched on, and no forward-mode derivatives are taken, which they do not have."""
-    return _enabled[0] and forward_ad._current_level < 0
+    """Whether the form `cpu` is named, and no forward-mode derivatives are taken, which fused forms do not have."""
+    return is_named("cpu") and forward_ad._current_level < 0
 
 
 def first_derivatives_only(backward: Callable[..., Any]) -> Callable[..., Any]:
@@ -72,16 +52,33 @@ def first_derivatives_only(backward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def may_fuse(*tensors: Tensor | None) -> bool:
-    """Whether these tensors may go through a fused form: eager, on the CPU, one full-precision dtype, no autocast."""
-    first, *rest = (tensor for tensor in tensors if tensor is not None)
-    if not fused_enabled() or not is_eager_cpu(first) or first.dtype not in (torch.float32, torch.float64):
-        return False
-    if any(tensor.device != first.device or tensor.dtype != first.dtype for tensor in rest):
-        return False
-    if torch.is_autocast_enabled("cpu") or torch._C._are_functorch_transforms_active():
+    """Whether these tensors may go through a fused form, see `why_not_fused`."""
+    if why_not_fused(*tensors) is not None:
         return False
     steady_heap()
     return True
+
+
+def why_not_fused(*tensors: Tensor | None) -> str | None:
+    """Return why no fused form takes these tensors, None where one may.
+
+    It runs eagerly, on the CPU, in one full-precision dtype, without autocast, and only on tensors and parameters
+    themselves.
+    """
+    first, *rest = (tensor for tensor in tensors if tensor is not None)
+    if not fused_enabled():
+        return "the form cpu is not named, or forward-mode derivatives are taken"
+    if not is_eager_cpu(first):
+        return "it runs eagerly on a CPU, not compiled, exported, traced or counted"
+    if first.dtype not in (torch.float32, torch.float64):
+        return "it needs float32 or float64"
+    if any(tensor.device != first.device or tensor.dtype != first.dtype for tensor in rest):
+        return "the tensors differ in device or dtype"
+    if not are_exact(first, *rest):
+        return "an input or a weight is a subclass of Tensor"
+    if torch.is_autocast_enabled("cpu") or torch._C._are_functorch_transforms_active():
+        return "autocast or a function transform is active"
+    return None
 
 
 def gradients_follow(*tensors: Tensor | None) -> bool:

@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from nnunet_gdla.ops._triton_switch import triton_wanted
+from nnunet_gdla.ops._triton_switch import why_no_kernel
 
-__all__ = ["gated_differential_triton", "triton_fits"]
+__all__ = ["gated_differential_triton", "why_not_triton"]
 
 WIDEST_HEAD = 128
 # A grid's second axis counts to 65535, and the smallest tile has 16 rows.
@@ -38,11 +38,18 @@ KEY_TILES = {16: Tile(64, 4), 32: Tile(64, 4), 64: Tile(16, 4), 128: Tile(16, 8)
 PRECISION = "tf32x3"
 
 
-def triton_fits(projected: Tensor, num_heads: int, gate: str | None) -> bool:
-    """Return whether `gated_differential_triton` should compute this; False on a CPU."""
-    if not triton_wanted(projected) or projected.numel() == 0 or projected.shape[1] > LONGEST:
-        return False
-    return projected.shape[-1] // (3 if gate is None else 4) <= num_heads * WIDEST_HEAD
+def why_not_triton(
+    projected: Tensor, lam: Tensor | None, norm_weight: Tensor, num_heads: int, gate: str | None
+) -> str | None:
+    """Return why `gated_differential_triton` cannot compute this, None where it can."""
+    reason = why_no_kernel(projected, lam, norm_weight)
+    if reason is not None:
+        return reason
+    if projected.numel() == 0 or projected.shape[1] > LONGEST:
+        return "there are no tokens, or too many"
+    if projected.shape[-1] // (3 if gate is None else 4) > num_heads * WIDEST_HEAD:
+        return "heads are wider than 128 channels"
+    return None
 
 
 def gated_differential_triton(

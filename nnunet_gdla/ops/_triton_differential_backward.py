@@ -101,7 +101,9 @@ def _rows_again(
     if not DIFFERENTIAL:
         norm_1 += norm_2
         norm_2 = norm_1
-    norm_1, norm_2 = norm_1 + EPS, norm_2 + EPS
+    # Rows that nobody asks for have weights of zero; without an eps they would be divided by zero, and NaN would get
+    # into the sums over rows.
+    norm_1, norm_2 = tl.where(asked, norm_1 + EPS, 1.0), tl.where(asked, norm_2 + EPS, 1.0)
     signed = signed_state(state, lam, 0, head, WIDTH, DIFFERENTIAL, D, V)
     y = tl.dot(phi_1 / norm_1[:, None], signed, input_precision=PRECISION)
     signed = signed_state(state, lam, 1, head, WIDTH, DIFFERENTIAL, D, V)
@@ -181,7 +183,8 @@ def query_gradient_kernel(
         norm_1, norm_2, y = _rows_again(
             q, state, lam, head, asked, slab_c, EPS, DIFFERENTIAL, WIDTH, D, V, PRECISION, ACC
         )
-        inverse_root = (1.0 / tl.sqrt(tl.sum(y * y, 1) / WIDTH + NORM_EPS))[:, None]
+        mean_square = tl.where(asked, tl.sum(y * y, 1) / WIDTH + NORM_EPS, 1.0)
+        inverse_root = (1.0 / tl.sqrt(mean_square))[:, None]
         unit = y * inverse_root
 
         d_normed = d_out

@@ -182,11 +182,13 @@ def output_kernel(
     if not DIFFERENTIAL:
         norm_1 += norm_2
         norm_2 = norm_1
-    scaled_1, scaled_2 = phi_1 / (norm_1 + EPS)[:, None], phi_2 / (norm_2 + EPS)[:, None]
+    # what lies beyond the last token is not written, but must not be 0 / 0 either
+    norm_1, norm_2 = tl.where(inside, norm_1 + EPS, 1.0), tl.where(inside, norm_2 + EPS, 1.0)
+    scaled_1, scaled_2 = phi_1 / norm_1[:, None], phi_2 / norm_2[:, None]
 
     y = tl.dot(scaled_1, signed_state(state, lam, 0, head, WIDTH, DIFFERENTIAL, D, V), input_precision=PRECISION)
     y += tl.dot(scaled_2, signed_state(state, lam, 1, head, WIDTH, DIFFERENTIAL, D, V), input_precision=PRECISION)
-    y = y * (1.0 / tl.sqrt(tl.sum(y * y, 1) / WIDTH + NORM_EPS))[:, None]
+    y = y * (1.0 / tl.sqrt(tl.where(inside, tl.sum(y * y, 1) / WIDTH + NORM_EPS, 1.0)))[:, None]
     y = y * tl.load(weight + columns, mask=columns < WIDTH, other=0.0).to(ACC)[None, :]
     written = inside[:, None] & (columns < WIDTH)[None, :]
     if GATE != "none":

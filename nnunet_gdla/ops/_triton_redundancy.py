@@ -10,9 +10,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from nnunet_gdla.ops._graph import NeighbourGraph, graph_for
-from nnunet_gdla.ops._triton_switch import triton_wanted
+from nnunet_gdla.ops._triton_switch import why_no_kernel
 
-__all__ = ["alignment_triton", "correction_triton", "redundancy_fits"]
+__all__ = ["alignment_triton", "correction_triton", "why_not_triton"]
 
 # Numbers of one tile (rows, heads, width), and the most that all heads of one row may have.
 TILE, WIDEST_ROW = 2048, 8192
@@ -20,14 +20,16 @@ TILE, WIDEST_ROW = 2048, 8192
 ROWS_CPU = 32
 
 
-def redundancy_fits(y: Tensor, v: Tensor) -> bool:
-    """Return whether the kernels should compute this; False on a CPU."""
-    return (
-        triton_wanted(y)
-        and y.dtype == v.dtype
-        and y.numel() > 0
-        and _padded(y.shape[1]) * _padded(y.shape[3]) <= WIDEST_ROW
-    )
+def why_not_triton(y: Tensor, v: Tensor, graph: NeighbourGraph, *others: Tensor) -> str | None:
+    """Return why the kernels cannot compute this, None where they can."""
+    reason = why_no_kernel(y, v, *graph, *others)
+    if reason is not None:
+        return reason
+    if y.dtype != v.dtype or y.numel() == 0:
+        return "outputs and values differ in dtype, or there are none"
+    if _padded(y.shape[1]) * _padded(y.shape[3]) > WIDEST_ROW:
+        return "all heads of a row are wider than 8192 channels"
+    return None
 
 
 def alignment_triton(

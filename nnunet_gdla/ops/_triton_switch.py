@@ -1,53 +1,50 @@
-"""Whether the Triton kernels are used: on NVIDIA GPUs that have tensor cores for every dtype, unless switched off."""
+"""Whether the Triton kernels can take tensors: on NVIDIA GPUs that have tensor cores for every dtype."""
 
 import importlib.util
-import os
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-__all__ = ["KERNEL_DTYPES", "triton_wanted", "use_triton"]
+from nnunet_gdla.ops._dispatch import are_exact
+
+__all__ = ["KERNEL_DTYPES", "why_no_kernel"]
 
 KERNEL_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 # Looked up, not imported: Triton is only loaded by the first kernel.
 _installed = importlib.util.find_spec("triton") is not None
-_enabled = os.environ.get("NNUNET_GDLA_TRITON", "1") != "0"
 
 
-def use_triton(enabled: bool) -> None:
-    """Switch the Triton kernels on or off for this process; tensors on a CPU never use them.
+def why_no_kernel(x: Tensor, *others: Tensor | None) -> str | None:
+    """Return why the kernels cannot compute what depends on these tensors, None where they can.
 
-    The kernels are on from the start, unless the environment variable `NNUNET_GDLA_TRITON` is 0 when the package is
-    imported. Off, CUDA tensors run the plain operations that CPU tensors run.
-
-    Args:
-        enabled: False for the plain operations.
+    They cannot on a CPU, in float64, on GPUs older than Ampere, on AMD GPUs, in a program that is exported, traced,
+    counted or transformed, where Triton is not installed, and with subclasses of tensors.
     """
-    global _enabled
-    _enabled = enabled
-
-
-def triton_wanted(x: Tensor) -> bool:
-    """Return whether the kernels should compute what depends on `x`.
-
-    False for CPU tensors, float64, GPUs older than Ampere, AMD GPUs, a program that is exported, traced, counted or
-    transformed, where Triton is not installed, and after `use_triton(False)`.
-    """
-    if not (_enabled and _installed and x.is_cuda and x.dtype in KERNEL_DTYPES):
-        return False
+    if not x.is_cuda:
+        return "it needs CUDA tensors"
+    if x.dtype not in KERNEL_DTYPES:
+        return "it needs float16, bfloat16 or float32"
+    if not _installed:
+        return "Triton is not installed"
     if torch.compiler.is_exporting() or (not torch.compiler.is_compiling() and _watched()):
-        return False
-    return _capable(x.device.index or 0)
+        return "the program is exported, traced, counted or transformed"
+    if not torch.compiler.is_compiling() and not are_exact(x, *others):
+        return "an input is a subclass of Tensor"
+    if not _capable(x.device.index or 0):
+        return "it needs an NVIDIA GPU, Ampere or newer"
+    return None
 
 
 def _watched() -> bool:
-    """Return whether somebody traces, counts or transforms operations, who is shown the plain ones."""
+    """Return whether someone traces, counts or transforms operations, who is shown the plain ones."""
     return (
         torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
         or _get_current_dispatch_mode() is not None
         or torch._C._are_functorch_transforms_active()
+        or forward_ad._current_level >= 0
     )
 
 

@@ -6,7 +6,7 @@ with a gate, g), R branches (2, or 1 without lambda), W = D / R width of a branc
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nnunet_gdla.ops._checks import check_lambda, without_autocast
-from nnunet_gdla.ops._fusion import gradients_follow, gradients_with_graph, may_fuse
+from nnunet_gdla.ops._dispatch import Form, Operator, choose
+from nnunet_gdla.ops._fusion import gradients_follow, gradients_with_graph, why_not_fused
 from nnunet_gdla.ops._gated_core import (
     GATES,
     Core,
@@ -29,7 +30,8 @@ from nnunet_gdla.ops._gated_core import (
     normed_and_gated,
     permuted,
 )
-from nnunet_gdla.ops._triton_differential import gated_differential_triton, triton_fits
+from nnunet_gdla.ops._memory import steady_heap
+from nnunet_gdla.ops._triton_differential import gated_differential_triton, why_not_triton
 from nnunet_gdla.ops.differential import differential_linear_attention
 from nnunet_gdla.ops.linear import linear_attention
 
@@ -81,16 +83,62 @@ def gated_differential_attention(
         check_lambda(lam, ((num_heads, width),))
         if width % 2:
             raise ValueError(f"projected {tuple(projected.shape)} needs an even head width, not {width}: two branches")
-    if triton_fits(projected, num_heads, gate):
-        return gated_differential_triton(
-            projected, lam, norm_weight, num_heads=num_heads, gate=gate, norm_eps=norm_eps, eps=eps
-        )
-    options = Options(num_heads, gate, norm_eps, eps)
-    if may_fuse(projected, lam, norm_weight) and projected.numel():
-        if not gradients_follow(projected, lam, norm_weight) and is_long(projected, options):
-            return in_chunks(projected, lam, norm_weight, options)
-        return _GatedDifferential.apply(projected, lam, norm_weight, options)
-    return _plain(projected, lam, norm_weight, options)
+    return choose(_OPERATOR, _Call(projected, lam, norm_weight, num_heads, gate, norm_eps, eps))
+
+
+class _Call(NamedTuple):
+    projected: Tensor
+    lam: Tensor | None
+    norm_weight: Tensor
+    num_heads: int
+    gate: Gate = "silu"
+    norm_eps: float = 1e-5
+    eps: float = 1e-6
+
+
+def _run_triton(call: _Call) -> Tensor:
+    projected, lam, norm_weight, num_heads, gate, norm_eps, eps = call
+    return gated_differential_triton(
+        projected, lam, norm_weight, num_heads=num_heads, gate=gate, norm_eps=norm_eps, eps=eps
+    )
+
+
+def _why_not_cpu(call: _Call) -> str | None:
+    if not call.projected.numel():
+        return "there is nothing to compute"
+    return why_not_fused(call.projected, call.lam, call.norm_weight)
+
+
+def _run_cpu(call: _Call) -> Tensor:
+    steady_heap()
+    tensors, options = call[:3], Options(*call[3:])
+    if not gradients_follow(*tensors) and is_long(call.projected, options):
+        return in_chunks(*tensors, options)
+    return _GatedDifferential.apply(*tensors, options)
+
+
+def _key(call: _Call) -> tuple[Any, ...]:
+    projected, lam, weight, *_ = call
+    device = projected.device
+    # the width is what the kernels are compiled for: no symbol of a compiler's
+    return (device.type, device.index or 0, projected.dtype, None if lam is None else lam.dtype, weight.dtype,
+            int(weight.shape[0]), call.gate)  # fmt: skip
+
+
+def _example(call: _Call) -> _Call:
+    """More tokens than one block has, and an odd number."""
+    generator = torch.Generator().manual_seed(0)
+
+    def random(like: Tensor, *shape: int, scale: float = 1.0) -> Tensor:
+        drawn = scale * torch.randn(shape, generator=generator, dtype=torch.float64)
+        return drawn.to(like.device, like.dtype)
+
+    projected, lam, weight = call[:3]
+    return call._replace(
+        projected=random(projected, 2, 133, projected.shape[-1]),
+        lam=None if lam is None else random(lam, *lam.shape, scale=0.1),
+        norm_weight=1 + random(weight, *weight.shape, scale=0.1),
+    )
 
 
 def _plain(projected: Tensor, lam: Tensor | None, norm_weight: Tensor, options: Options) -> Tensor:
@@ -219,3 +267,17 @@ def _backward_attention(core: Core, lam: Tensor | None, grad_y_XND: Tensor) -> t
     grad_v_XND = torch.bmm(core.phi_k, grad_state_XDD)
     grad_k_XND = torch.bmm(core.v, grad_state_XDD.mT).add_(grad_key_sum_X1D).mul_(core.phi_k.clamp(max=1))
     return [grad_q_XND, grad_k_XND, grad_v_XND], grad_lam
+
+
+_OPERATOR = Operator(
+    "gated_differential_attention",
+    _Call,
+    {
+        "triton": Form(_run_triton, lambda call: why_not_triton(*call[:3], call.num_heads, call.gate)),
+        "cpu": Form(_run_cpu, _why_not_cpu),
+        "plain": Form(lambda call: _plain(*call[:3], Options(*call[3:])), lambda _: None),
+    },
+    key=_key,
+    example=_example,
+    differentiable=("projected", "lam", "norm_weight"),
+)

@@ -1,4 +1,4 @@
-"""A linear map of tokens through the faster of PyTorch's two matrix libraries."""
+"""A linear map of tokens through one of PyTorch's two matrix libraries."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ def projection(
     *,
     unused: Float[Tensor, "*batch O"] | None = None,
 ) -> Float[Tensor, "*batch O"]:
-    """`torch.nn.functional.linear`, on a CPU by the library that was measured to be faster.
+    """`torch.nn.functional.linear`, on a CPU by the library that is named, see `_products`.
 
     Args:
         x: Tokens.

@@ -3,17 +3,26 @@
 Shape legend (this file): B batch, H heads, N patches, L rows of which N are patches, D head width, K neighbour slots.
 """
 
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from nnunet_gdla.ops._checks import without_autocast
+from nnunet_gdla.ops._dispatch import Form, Operator, choose
 from nnunet_gdla.ops._fusion import first_derivatives_only
 from nnunet_gdla.ops._gather import Neighbourhood, neighbourhood, neighbourhood_rows, row_chunks
 from nnunet_gdla.ops._graph import NeighbourGraph, graph_for
-from nnunet_gdla.ops._triton_redundancy import alignment_triton, correction_triton, redundancy_fits
+from nnunet_gdla.ops._redundancy_calls import (
+    Alignment,
+    AlignmentCall,
+    CorrectionCall,
+    alignment_example,
+    correction_example,
+    redundancy_key,
+)
+from nnunet_gdla.ops._triton_redundancy import alignment_triton, correction_triton, why_not_triton
 
 __all__ = [
     "Alignment",
@@ -85,17 +94,6 @@ def redundancy_projection(
         return _Correction.apply(y, axis.to(acc), beta.to(acc), None, 0, None)
 
 
-class Alignment(NamedTuple):
-    """How outputs lie to the unit vector of their neighbours' mean value; none of it carries gradients."""
-
-    axis: Float[Tensor, "B H N D"]
-    """The unit vectors, zero without neighbours."""
-    dot: Float[Tensor, "B H N"]
-    """Products of the outputs with them."""
-    norm: Float[Tensor, "B H N"]
-    """Lengths of the outputs."""
-
-
 @torch.no_grad()
 def alignment(y: Float[Tensor, "B H N D"], v: Float[Tensor, "B H N D"], graph: NeighbourGraph) -> Alignment:
     r"""Return $\hat r = r / \max(|r|, 10^{-12})$ of the neighbours' mean value r, $y^\top \hat r$ and $|y|$.
@@ -113,10 +111,18 @@ def alignment(y: Float[Tensor, "B H N D"], v: Float[Tensor, "B H N D"], graph: N
     """
     if y.shape != v.shape or y.ndim != 4:
         raise ValueError(f"y {tuple(y.shape)} and v {tuple(v.shape)} must have the same four sizes")
-    if redundancy_fits(y, v):
-        axis, dot, norm = alignment_triton(y, v, graph)
-        return Alignment(cast("Tensor", axis), dot, norm)
-    graph = graph_for(graph, (y.shape[0], y.shape[2]))
+    graph_for(graph, (y.shape[0], y.shape[2]))
+    return cast(Alignment, choose(_ALIGNMENT, AlignmentCall(y, v, graph)))
+
+
+def _alignment_triton(call: AlignmentCall) -> Alignment:
+    axis, dot, norm = alignment_triton(*call)
+    return Alignment(cast("Tensor", axis), dot, norm)
+
+
+@torch.no_grad()
+def _alignment_plain(call: AlignmentCall) -> Alignment:
+    y, v, graph = call.y, call.v, graph_for(call.graph, (call.y.shape[0], call.y.shape[2]))
     with without_autocast(y):
         acc = torch.promote_types(y.dtype, torch.float32)
         around = neighbourhood(v.detach(), acc, *graph)
@@ -159,8 +165,16 @@ def correction(
     Cost: what redundancy_projection costs, plus one neighbourhood mean in backward. Saved beside `v`, the graph and
         beta: one number a row and head.
     """
-    if redundancy_fits(y, v):
-        return correction_triton(y, found.dot, beta, v, graph, first=first)
+    graph_for(graph, (y.shape[0], beta.shape[2]))
+    return cast(Tensor, choose(_CORRECTION, CorrectionCall(y, found, beta, v, graph, first)))
+
+
+def _correction_triton(call: CorrectionCall) -> Tensor:
+    return correction_triton(call.y, call.found.dot, call.beta, call.v, call.graph, first=call.first)
+
+
+def _correction_plain(call: CorrectionCall) -> Tensor:
+    y, found, beta, v, graph, first = call
     graph = graph_for(graph, (y.shape[0], beta.shape[2]))
     with without_autocast(y):
         beta = beta.to(found.dot.dtype).masked_fill(~graph.mask.any(-1).unsqueeze(1), 0)
@@ -246,3 +260,27 @@ def _put(out: Tensor | None, part: Tensor, rows: slice, like: Tensor, first: int
         return torch.cat([like[..., :first, :], part.to(like.dtype), like[..., end:, :]], dim=-2)
     out[..., first + rows.start : first + rows.stop, :] = part
     return out
+
+
+_ALIGNMENT = Operator(
+    "alignment",
+    AlignmentCall,
+    {
+        "triton": Form(_alignment_triton, lambda call: why_not_triton(call.y, call.v, call.graph)),
+        "plain": Form(_alignment_plain, lambda _: None),
+    },
+    key=redundancy_key,
+    example=alignment_example,
+    differentiable=(),
+)
+_CORRECTION = Operator(
+    "correction",
+    CorrectionCall,
+    {
+        "triton": Form(_correction_triton, lambda call: why_not_triton(call.y, call.v, call.graph, call.beta)),
+        "plain": Form(_correction_plain, lambda _: None),
+    },
+    key=redundancy_key,
+    example=correction_example,
+    differentiable=("y", "beta"),
+)

@@ -28,7 +28,15 @@ def raw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def arguments(dataset: str | None) -> argparse.Namespace:
     return argparse.Namespace(
-        dataset=dataset, plans="nnUNetPlans", configuration="2d", trainer="nnUNetTrainerGDLA", device="cpu"
+        dataset=dataset,
+        plans=None,
+        configuration="2d",
+        fold=None,
+        trainer="nnUNetTrainerGDLA",
+        device="cpu",
+        resume=False,
+        full=False,
+        json=False,
     )
 
 
@@ -42,7 +50,8 @@ def test_a_sound_environment_and_dataset_pass(raw: Path, capsys: pytest.CaptureF
         if line.startswith("WARN"):
             assert lines[index + 1].startswith("      fix: ")
     count = sum(line.startswith("PASS") for line in lines)
-    assert re.fullmatch(rf"{count} passed, \d+ warnings, 0 failed: ready to train", lines[-1])
+    missing = "the raw data are in order, plans and preprocessed data are missing; next, when nothing fails: "
+    assert re.fullmatch(rf"{count} passed, \d+ warnings?, 0 failed: {missing}nnUNetv2_\w+ -d 801 -c 2d", lines[-1])
     text = "\n".join(lines)
     for name in (*EXAMPLES, "nnUNetPlannerGDLA"):
         assert f" {name}: found, from nnunet_gdla." in text
@@ -64,15 +73,15 @@ def test_a_damaged_dataset_gives_exit_code_1(raw: Path, capsys: pytest.CaptureFi
     assert doctor.run(arguments("Dataset801_MadePng")) == 1
     output = capsys.readouterr().out
     assert re.search(r"^FAIL  label values: case_0\.png holds 255 .*\n {6}fix: divide the masks by 255", output, re.M)
-    assert re.search(r"[1-9] failed: mend the FAIL lines first", output)
+    assert re.search(r"[1-9] failed: fix the FAIL items first", output)
 
 
 @pytest.mark.usefixtures("_only_the_dataset")
 def test_the_command_hands_its_options_over(raw: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_dataset(raw, *PNG)
     command = ["doctor", "-d", "801", "-p", "MyPlans", "-c", "2d", "-tr", "nnUNetTrainerGDLA_B0", "-device", "cpu"]
-    assert cli.main(command) == 0
-    assert "no MyPlans for Dataset801_MadePng yet" in capsys.readouterr().out
+    assert cli.main(command) == 1
+    assert "FAIL  plans: Dataset801_MadePng has no plans MyPlans, nor any others" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("_only_the_dataset")

@@ -93,9 +93,24 @@ def test_no_plans_is_no_problem(preprocessed: Path, monkeypatch: pytest.MonkeyPa
     assert (none.level, none.fix) == (Level.PASS, "next, when nothing fails: nnUNetv2_plan_and_preprocess -d 801 -c 2d")
     write_plans(preprocessed, STOCK)
     (other,) = check(plans="nnUNetGDLAPlans")
-    assert (other.level, other.fix) == (Level.PASS, "there is -p nnUNetPlans")
+    assert (other.level, other.fix, other.pending) == (Level.PASS, "there is -p nnUNetPlans", True)
     monkeypatch.delenv("nnUNet_preprocessed")
     assert [finding.level for finding in check()] == [Level.PASS]
+
+
+def test_plans_that_were_asked_for_must_be_there_and_all_others_are_offered_nearest_first(preprocessed: Path) -> None:
+    """S3: whatever their names are."""
+    write_plans(preprocessed, STOCK)
+    folder = preprocessed / DATASET
+    (folder / "dataset_fingerprint.json").write_text("{}")
+    for name in ("ResEncM", "mine_fp32", "nnUNetGDLAPlans"):
+        (folder / f"{name}.json").write_text((folder / "nnUNetPlans.json").read_text())
+    for typo, first in (("nnUNetPlan", "nnUNetPlans"), ("nnunetgdlaplans", "nnUNetGDLAPlans"), ("ResEncL", "ResEncM")):
+        (problem,) = plans_check.check_plans(DATASET, typo, "2d", "nnUNetTrainerGDLA", "cpu", asked=True)
+        assert (problem.level, problem.detail) == (Level.FAIL, f"{DATASET} has no plans {typo}")
+        assert problem.fix.startswith(f"there is -p {first}, -p ")
+        offered = problem.fix.removeprefix("there is -p ").split(", -p ")
+        assert sorted(offered) == ["ResEncM", "mine_fp32", "nnUNetGDLAPlans", "nnUNetPlans"]
 
 
 def test_plans_that_cannot_be_read_are_named(preprocessed: Path) -> None:

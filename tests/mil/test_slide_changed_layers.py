@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from nnunet_gdla.mil import SlideTransformer
-from nnunet_gdla.ops import fused_kernels
+from nnunet_gdla.ops import use_forms
 from nnunet_gdla.ops.exclusive import exclusive_projection
 
 PATCHES = 30
@@ -84,7 +84,7 @@ def test_a_hook_fires(kind: str, name: str) -> None:
 def test_the_switch_reaches_slide_models(kind: str) -> None:
     model = _model(kind)
     fused = torch.autograd.grad(_run(model).sum(), list(model.parameters()), allow_unused=True)
-    with fused_kernels(False):
+    with use_forms("plain"):
         plain = torch.autograd.grad(_run(model).sum(), list(model.parameters()), allow_unused=True)
     for one, two in zip(fused, plain, strict=True):
         torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-5)

@@ -1,7 +1,9 @@
 """Order of the slides, windows of accumulated gradients, decay groups, and which epoch is the best."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -13,8 +15,11 @@ from nnunet_gdla.mil.bundle_info import BundleInfo
 from nnunet_gdla.mil.data import EpochSampler, EverySlideOnce, SlideBags, Visit, slide_loader
 from nnunet_gdla.mil.fit import fit
 from nnunet_gdla.mil.models import build_model
+from nnunet_gdla.mil.module import SlideModule
 from nnunet_gdla.mil.optimiser import parameter_groups
 from nnunet_gdla.mil.tasks import SlideLoss, best_epoch, class_weights, sampling_weights, training_logits
+from nnunet_gdla.ops import _self_check, use_forms
+from tests.fake_kernels import right_kernels
 from tests.mil.small_cohorts import make_cohort, small_config
 
 pytestmark = pytest.mark.usefixtures("no_figures")
@@ -206,3 +211,14 @@ def test_a_reader_in_another_process_says_the_same_sentence(workers: int, tmp_pa
         list(slide_loader(bags, EverySlideOnce(1), workers=workers, pin_memory=False))
     assert str(caught.value) == str(direct.value)
     assert str(path) in str(caught.value)
+
+
+def test_named_kernels_are_compared_before_the_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    right_kernels(monkeypatch)
+    model = build_model("slide_transformer", 8, 2, width=32, depth=2, num_heads=2, num_landmarks=4)
+    precision = SimpleNamespace(forward_context=nullcontext)
+    trainer = SimpleNamespace(precision_plugin=precision)
+    module = SimpleNamespace(model=model, info=INFO, device=torch.device("cpu"), trainer=trainer)
+    with use_forms("triton"):
+        SlideModule.on_train_start(module)
+    assert {operator for operator, _ in _self_check._verdicts} == {"alignment", "correction"}

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from nnunet_gdla.networks.encoder import build_encoder
 from nnunet_gdla.networks.stem import ResidualStem
-from nnunet_gdla.ops._fusion import fused_kernels
+from nnunet_gdla.ops import use_forms
 from tests.reference.compare import assert_all_close
 
 
@@ -41,7 +41,7 @@ def test_the_encoder_equals_timms(size: tuple[int, int], checkpointing: bool) ->
     ours, timms = ours.double(), timms.double()
     found, expected = (outputs_and_gradients(encoder, lambda e=encoder: e(x)) for encoder in (ours, timms))  # type: ignore[misc]
     assert_all_close(found, expected, 1e-10)
-    with fused_kernels(False):
+    with use_forms("plain"):
         assert_all_close(outputs_and_gradients(ours, lambda: ours(x)), expected, 1e-14)
 
 
@@ -61,7 +61,7 @@ def test_the_projected_stem_equals_stem_and_head(size: tuple[int, int], channels
         return module["stem"].project(x, module["head"])  # type: ignore[operator]
 
     found = outputs_and_gradients(module, lambda: run(module))
-    with fused_kernels(False):
+    with use_forms("plain"):
         expected = outputs_and_gradients(plain, lambda: run(plain))
     # Normalisation cancels a convolution's scale: where it has one input channel its gradient is rounding alone.
     assert_all_close(found, expected, 1e-8, floor=1e-4)

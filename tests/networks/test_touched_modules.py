@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from nnunet_gdla.networks import PVTGDLA
-from nnunet_gdla.ops._fusion import fused_kernels
+from nnunet_gdla.ops import use_forms
 from tests.reference.compare import assert_all_close
 
 
@@ -39,7 +39,7 @@ def test_every_layer_with_a_hook_is_called(fused: bool) -> None:
     called: set[str] = set()
     for name in [*named(found, LAYERS), "stem", "decoder.blocks.2.attention.norm"]:
         found.get_submodule(name).register_forward_hook(lambda *_, name=name: called.add(name))
-    with fused_kernels(fused):
+    with use_forms("cpu" if fused else "plain"):
         found(torch.randn(1, 2, 33, 40))
     auxiliary = {f"decoder.seg_layers.{number}" for number in (1, 2, 3)}
     assert {*named(found, LAYERS), "stem", "decoder.blocks.2.attention.norm"} - called == auxiliary
@@ -91,7 +91,7 @@ def test_a_change_takes_effect_and_equals_the_plain_forms(change: Callable[[PVTG
     change(found, name)
     after = found(x)
     assert not torch.allclose(before, after, rtol=1e-4)
-    with fused_kernels(False):
+    with use_forms("plain"):
         assert_all_close({"logits": after}, {"logits": found(x)}, 1e-5)
 
 
@@ -105,7 +105,7 @@ def test_border_padding_of_another_kind_is_honoured() -> None:
             layer.padding_mode, layer._reversed_padding_repeated_twice = "replicate", [1, 1, 1, 1]
     after = found(x)
     assert not torch.allclose(before, after, rtol=1e-4)
-    with fused_kernels(False):
+    with use_forms("plain"):
         assert_all_close({"logits": after}, {"logits": found(x)}, 1e-5)
 
 
@@ -117,7 +117,7 @@ def test_batch_norm_without_running_statistics() -> None:
     plain = copy.deepcopy(found)
     x = torch.randn(2, 2, 33, 40)
     for train in (True, False):
-        with fused_kernels(False):
+        with use_forms("plain"):
             expected = plain.train(train)(x)
         assert_all_close({"logits": found.train(train)(x)}, {"logits": expected}, 1e-5)
 

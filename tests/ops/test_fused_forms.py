@@ -9,10 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from nnunet_gdla.ops import _gated_core, _products, conv_feed_forward, gated_differential, relu_projection
-from nnunet_gdla.ops._fusion import fused_kernels, may_fuse
+from nnunet_gdla.errors import UserError
+from nnunet_gdla.ops import _gated_core, _products, conv_feed_forward, gated_differential, relu_projection, use_forms
+from nnunet_gdla.ops._fusion import may_fuse
 from nnunet_gdla.ops.conv_feed_forward import FeedForwardWeights
 from nnunet_gdla.ops.gated_differential import gated_differential_attention
 from nnunet_gdla.ops.projection import projection
@@ -145,12 +147,23 @@ def test_projection_equals_its_naive_twin(bias: bool, library: str, monkeypatch:
     assert_all_close(gradients(partial(run, projection), inputs), gradients(partial(run, linear_naive), inputs), 1e-6)
 
 
-def test_a_wish_for_determinism_is_heard_at_any_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(_products.PRODUCTS_VARIABLE, raising=False)
-    monkeypatch.setattr(_products, "_onednn_is_faster", lambda: True)
-    assert _products._use_onednn()
-    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
-    assert not _products._use_onednn()
+def test_the_matrix_library_is_a_setting_and_never_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, weight, bias = draw((50, 64), (32, 64), (32,), dtype=torch.float32)
+    by_onednn = []
+    monkeypatch.setattr(_products, "onednn_linear", lambda *tensors: by_onednn.append(tensors) or F.linear(*tensors))
+    for value in (None, "", "0"):
+        if value is None:
+            monkeypatch.delenv(_products.PRODUCTS_VARIABLE, raising=False)
+        else:
+            monkeypatch.setenv(_products.PRODUCTS_VARIABLE, value)
+        assert torch.equal(projection(x, weight, bias), F.linear(x, weight, bias))
+    assert not by_onednn
+    monkeypatch.setenv(_products.PRODUCTS_VARIABLE, "1")
+    projection(x, weight, bias)
+    assert len(by_onednn) == 1 or not _products.has_onednn()
+    monkeypatch.setenv(_products.PRODUCTS_VARIABLE, "yes")
+    with pytest.raises(UserError, match="NNUNET_GDLA_ONEDNN=yes must be 1"):
+        projection(x, weight, bias)
 
 
 @pytest.mark.parametrize("pixels", [1, 5, 11])
@@ -201,7 +214,7 @@ def test_gradients_with_a_graph_count_no_path_twice(function: Callable[..., Tens
 @pytest.mark.parametrize(("function", "inputs"), cases())
 def test_the_plain_form_gives_the_same(function: Callable[..., Tensor], inputs: Sequence[Tensor]) -> None:
     fused = gradients(function, inputs)
-    with fused_kernels(False):
+    with use_forms("plain"):
         assert_all_close(fused, gradients(function, inputs), 1e-11)
 
 
@@ -224,7 +237,7 @@ def test_bfloat16_autocast_and_dispatch_modes_take_the_plain_form() -> None:
         assert not may_fuse(x)
     with FlopCounterMode(display=False):
         assert not may_fuse(x)
-    with fused_kernels(False):
+    with use_forms("plain"):
         assert not may_fuse(x)
     assert may_fuse(x)
 

@@ -9,8 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from nnunet_gdla.layers.redundancy import GatedSRP
 from nnunet_gdla.mil.models.slide_attention import SlideAttention
-from nnunet_gdla.ops import _nystrom_rows, nystrom_layer
-from nnunet_gdla.ops._fusion import fused_kernels
+from nnunet_gdla.ops import _nystrom_rows, nystrom_layer, use_forms
 from tests.ops.test_nystrom_layer import small_layer
 
 
@@ -91,7 +90,7 @@ def test_counters_of_operations_see_the_plain_form() -> None:
     layer, x, context = small_layer("srp")
     counts = []
     for enabled in (True, False):
-        with fused_kernels(enabled), FlopCounterMode(display=False) as counter:
+        with use_forms("cpu" if enabled else "plain"), FlopCounterMode(display=False) as counter:
             layer(x, context)
         counts.append(counter.get_total_flops())
     assert counts[0] == counts[1] > 0

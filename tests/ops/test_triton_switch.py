@@ -1,4 +1,4 @@
-"""When the Triton kernels are chosen, and that nobody pays for them who does not use them."""
+"""When the Triton kernels can be chosen, and that nobody pays for them who does not use them."""
 
 import os
 import subprocess
@@ -8,12 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
+from torch.autograd import forward_ad
 from torch.utils.flop_counter import FlopCounterMode
 
-from nnunet_gdla.ops import _triton_switch
-from nnunet_gdla.ops._triton_differential import gated_differential_triton, triton_fits
-from nnunet_gdla.ops._triton_redundancy import correction_triton, redundancy_fits
-from nnunet_gdla.ops._triton_switch import triton_wanted, use_triton
+from nnunet_gdla.ops import _triton_redundancy, _triton_switch
+from nnunet_gdla.ops._dispatch import are_exact
+from nnunet_gdla.ops._triton_differential import gated_differential_triton, why_not_triton
+from nnunet_gdla.ops._triton_redundancy import correction_triton
+from nnunet_gdla.ops._triton_switch import why_no_kernel
 from nnunet_gdla.ops.neighbours import NeighbourGraph
 from tests.paths import ROOT
 
@@ -23,7 +25,8 @@ def _ampere(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine with Triton and a GPU that may run the kernels."""
     monkeypatch.setattr(_triton_switch, "_capable", lambda _: True)
     monkeypatch.setattr(_triton_switch, "_installed", True)
-    monkeypatch.setattr(_triton_switch, "_enabled", True)
+    # a fake tensor, which stands for one on a GPU here, is no exact one
+    monkeypatch.setattr(_triton_switch, "are_exact", lambda *_: True)
 
 
 def python(program: str, **variables: str) -> str:
@@ -41,14 +44,8 @@ def test_importing_the_operators_does_not_import_triton() -> None:
     assert python(program) == "False"
 
 
-@pytest.mark.parametrize(("value", "expected"), [("0", "False"), ("1", "True")])
-def test_the_variable_switches_the_kernels_off(value: str, expected: str) -> None:
-    program = "from nnunet_gdla.ops import _triton_switch; print(_triton_switch._enabled)"
-    assert python(program, NNUNET_GDLA_TRITON=value) == expected
-
-
 def test_a_cpu_never_uses_them() -> None:
-    assert not triton_wanted(torch.zeros(2, 3))
+    assert why_no_kernel(torch.zeros(2, 3)) == "it needs CUDA tensors"
 
 
 @pytest.fixture
@@ -59,29 +56,38 @@ def on_gpu() -> Tensor:
 
 
 @pytest.mark.usefixtures("_ampere")
-def test_the_switch_and_the_dtype_decide_on_a_gpu(on_gpu: Tensor) -> None:
-    assert triton_wanted(on_gpu)
-    assert not triton_wanted(on_gpu.double())
-    use_triton(False)
-    assert not triton_wanted(on_gpu)
-    use_triton(True)
-    assert triton_wanted(on_gpu)
+def test_the_dtype_decides_on_a_gpu(on_gpu: Tensor) -> None:
+    assert why_no_kernel(on_gpu) is None
+    assert why_no_kernel(on_gpu.double()) == "it needs float16, bfloat16 or float32"
+
+
+@pytest.mark.usefixtures("_ampere")
+def test_subclasses_of_tensors_are_left_to_plain_operations(on_gpu: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_triton_switch, "are_exact", are_exact)
+    assert why_no_kernel(on_gpu) == "an input is a subclass of Tensor"
 
 
 @pytest.mark.usefixtures("_ampere")
 def test_what_the_kernels_cannot_hold_is_left_to_plain_operations(on_gpu: Tensor) -> None:
-    assert triton_fits(on_gpu, 2, "silu")
-    assert not triton_fits(on_gpu[:0], 2, "silu")
-    assert not triton_fits(on_gpu.new_zeros(1, 5, 4 * 256), 1, "silu"), "wider than a program holds"
+    def refused(projected: Tensor, heads: int) -> str | None:
+        return why_not_triton(projected, None, on_gpu.new_ones(projected.shape[-1] // (4 * heads)), heads, "silu")
+
+    assert refused(on_gpu, 2) is None
+    assert refused(on_gpu[:0], 2) == "there are no tokens, or too many"
+    assert refused(on_gpu.new_zeros(1, 5, 4 * 256), 1) == "heads are wider than 128 channels"
     heads = on_gpu.new_zeros(1, 6, 5, 64)
-    assert redundancy_fits(heads, heads)
-    assert not redundancy_fits(heads, heads.float())
+    graph = NeighbourGraph(*(torch.zeros(8, 3, dtype=d) for d in (torch.int64, torch.bool, torch.float)))
+    assert _triton_redundancy.why_not_triton(heads, heads, graph) is None
+    assert _triton_redundancy.why_not_triton(heads, heads.float(), graph) is not None
 
 
 @pytest.mark.usefixtures("_ampere")
-def test_who_counts_operations_sees_plain_ones(on_gpu: Tensor) -> None:
+def test_who_counts_operations_or_takes_forward_derivatives_sees_plain_ones(on_gpu: Tensor) -> None:
     with FlopCounterMode(display=False):
-        assert not triton_wanted(on_gpu)
+        assert why_no_kernel(on_gpu) is not None
+    with forward_ad.dual_level():
+        assert why_no_kernel(on_gpu) is not None
+    assert why_no_kernel(on_gpu) is None
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -109,7 +115,7 @@ def test_the_choice_can_be_traced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 6))
 
     def chosen(x: torch.Tensor) -> torch.Tensor:
-        return x + 1 if triton_wanted(x) or not _triton_switch._capable(0) else x + 2
+        return x + 1 if why_no_kernel(x) is None or not _triton_switch._capable(0) else x + 2
 
     compiled = torch.compile(chosen, fullgraph=True, backend="eager")
     assert float(compiled(torch.zeros(()))) == 2
@@ -118,7 +124,7 @@ def test_the_choice_can_be_traced(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_ampere")
 def test_exports_take_plain_operations(on_gpu: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.compiler, "is_exporting", lambda: True)
-    assert not triton_wanted(on_gpu)
+    assert why_no_kernel(on_gpu) is not None
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")

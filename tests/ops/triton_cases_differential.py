@@ -47,10 +47,17 @@ class Case:
 
 
 def fast(
-    projected: Tensor, weight: Tensor, lam: Tensor | None = None, *, num_heads: int, gate: str | None, **options: object
+    projected: Tensor,
+    weight: Tensor,
+    lam: Tensor | None = None,
+    *,
+    num_heads: int,
+    gate: str | None,
+    norm_eps: float = NORM_EPS,
+    **options: object,
 ) -> Tensor:
     return gated_differential_triton(
-        projected, lam, weight, num_heads=num_heads, gate=gate, norm_eps=NORM_EPS, **options
+        projected, lam, weight, num_heads=num_heads, gate=gate, norm_eps=norm_eps, **options
     )
 
 
@@ -63,13 +70,14 @@ def naive(
     gate: str | None,
     key_mask: Tensor | None = None,
     eps: float = 1e-6,
+    norm_eps: float = NORM_EPS,
 ) -> Tensor:
     q, k, v, *g = (split_heads(part, num_heads) for part in projected.chunk(4 if gate else 3, -1))
     if lam is None:
         y = linear_attention_naive(q, k, v, key_mask=key_mask, eps=eps)
     else:
         y = differential_linear_attention_naive(q, k, v, lam, key_mask=key_mask, eps=eps)
-    y = rms_naive(y, NORM_EPS) * weight
+    y = rms_naive(y, norm_eps) * weight
     return merge_heads(y if gate is None else y * GATES[gate](g[0]))
 
 
@@ -105,6 +113,30 @@ def test_eps_is_added_to_every_normaliser(eps: float) -> None:
     inputs = case.inputs()
     inputs[0] -= 5  # weights as small as eps, where it decides the result
     assert_all_close(gradients(run, inputs), gradients(twin, inputs), 1e-10, floor=1e-3)
+
+
+@pytest.mark.parametrize("eps", [{"eps": 0.0}, {"norm_eps": 0.0}, {"eps": 0.0, "norm_eps": 0.0}], ids=str)
+@pytest.mark.parametrize(
+    "case", [Case(1, 5, 2, 6), Case(2, 131, 1, 24, "sigmoid", masked=True), Case(1, 70, 1, 7, None, False)], ids=str
+)
+def test_rows_beyond_the_last_token_need_no_eps(case: Case, eps: dict[str, float]) -> None:
+    run, twin = (functools.partial(function, **eps) for function in case.functions(case.key_mask()))
+    inputs = case.inputs()
+    ours = gradients(run, inputs)
+    assert all(bool(value.isfinite().all()) for value in ours.values())
+    assert_all_close(ours, gradients(twin, inputs), 1e-9, floor=1e-3)
+
+
+def test_a_row_that_gets_no_gradient_needs_no_eps() -> None:
+    case = Case(1, 5, 1, 6)
+    run, twin = (functools.partial(function, eps=0.0, norm_eps=0.0) for function in case.functions(None))
+
+    def first_rows(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+        return function(*inputs)[:, :2]
+
+    inputs = case.inputs()
+    ours, theirs = (gradients(functools.partial(first_rows, function), inputs) for function in (run, twin))
+    assert_all_close(ours, theirs, 1e-9, floor=1e-3)
 
 
 @pytest.mark.parametrize("case", [Case(2, 65, 1, 16, masked=True), Case(1, 140, 1, 32, "sigmoid")], ids=str)

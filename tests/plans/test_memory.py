@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from nnunet_gdla.networks.encoder import ENCODERS
-from nnunet_gdla.ops._fusion import fused_kernels
+from nnunet_gdla.ops import use_forms
 from nnunet_gdla.plans.nnunet_gdla_memory import (
     GIB,
     Device,
@@ -33,7 +33,7 @@ TEN_PATCHES = [
 
 
 def relative_error(size: NetworkSize, patch: tuple[int, int], batch: int, *, fused: bool = True) -> float:
-    with fused_kernels(fused):
+    with use_forms("cpu" if fused else "plain"):
         counted = count_saved_bytes(build(size), patch, batch)
     return saved_bytes(size, patch, batch, "float32", fused=fused) / counted - 1
 

@@ -13,11 +13,14 @@ from nnunetv2.experiment_planning.plan_and_preprocess_api import (
     plan_experiments,
     preprocess_dataset,
 )
+from nnunetv2.utilities.plans_handling.plans_handler import PlansManager
 
 from nnunet_gdla.commands import arguments_plan
 from nnunet_gdla.commands.plan import run
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.networks.encoder import ENCODERS
+from nnunet_gdla.trainers import resolve
+from nnunet_gdla.trainers.nnunet_gdla_network import refuse_plans
 from tests.plans.fingerprints import write_fingerprint
 from tests.plans.plan_command import edit, identifier, parse, stamps
 from tests.trainers.nnunet_project import Project, threads_for_pools
@@ -31,10 +34,25 @@ def test_stock_data_are_used_again_and_stay_as_they_are(dataset: Project, capsys
     assert stamps(data) == before
     assert not (dataset.preprocessed / "nnUNetGDLAPlans_B0_2d").exists()
     shown = capsys.readouterr().out
-    assert "nnUNetv2_train 850 2d 0 -tr nnUNetTrainerGDLA -p nnUNetGDLAPlans_B0" in shown
+    assert "nnUNetv2_train 850 2d 0 -tr nnUNetTrainerGDLA_B0 -p nnUNetGDLAPlans_B0\n" in shown
     assert "to be made" not in shown
     for row in ("patch", "batch", "memory", "data"):
         assert f"\n{row} " in shown
+
+
+@pytest.mark.parametrize("encoder", ENCODERS)
+def test_the_printed_training_command_names_a_trainer_that_takes_the_plans(
+    encoder: str, dataset: Project, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(parse(f"-d 850 -e {encoder} --device cpu --memory 30 --plans-name mine")) == 0
+    command = capsys.readouterr().out.splitlines()[-1].split()[1:]
+    _, number, configuration, fold, _, name, _, plans, *device = command
+    assert (number, configuration, fold, plans, device) == ("850", "2d", "0", "mine", ["-device", "cpu"])
+    manager = PlansManager(dataset.plans(plans))
+    trainer = resolve(name)
+    assert trainer.encoder in (None, encoder)
+    refuse_plans(manager, configuration, trainer.decoder, trainer.encoder)  # raises where they do not fit
+    assert name.endswith("GDLA" if encoder == "pvt_v2_b2" else encoder.replace("pvt_v2_b", "_B"))
 
 
 def test_the_stock_command_makes_its_own_data_and_leaves_the_stock_ones(dataset: Project) -> None:

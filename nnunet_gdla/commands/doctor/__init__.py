@@ -2,7 +2,9 @@
 
 import argparse
 import functools
+import json
 import os
+import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -23,28 +25,64 @@ def run(args: argparse.Namespace) -> int:
     """Print a line for each finding and a summary; return 1 if anything failed, else 0.
 
     Args:
-        args: `dataset` (number, name or None), `plans`, `configuration`, `trainer`, `device` (None: cuda where there is
-            one, else cpu).
+        args: `dataset` (number, name or None), `plans` (None: the stock ones, if there are any), `configuration`,
+            `fold` (number, "all" or None for any), `trainer`, `device` (None: cuda where there is one, else cpu),
+            `resume`, `full`, `json`, which prints one JSON object instead, and `gpu` (check and time the GPU's kernels,
+            nothing else).
     """
-    counts: Counter[Level] = Counter()
+    if getattr(args, "gpu", False):
+        from nnunet_gdla.commands.doctor import gpu
+
+        return gpu.run()
+    found: list[Finding] = []
     with warnings.catch_warnings():
         # What the imported packages say about their own future would stand between the findings.
         warnings.simplefilter("ignore", category=FutureWarning)
         warnings.simplefilter("ignore", category=DeprecationWarning)
         for finding in _findings(args):
-            print(finding, flush=True)
-            counts[finding.level] += 1
-    verdict = f"{counts[Level.PASS]} passed, {counted(counts[Level.WARN], 'warning')}, {counts[Level.FAIL]} failed"
-    print(f"\n{verdict}: {_conclusion(counts, args.dataset)}")
+            found.append(finding)
+            if not args.json:
+                print(finding, flush=True)
+    counts = Counter(finding.level for finding in found)
+    conclusion, ready = _conclusion(found, args)
+    if args.json:
+        json.dump(_report(found, counts, conclusion, ready=ready), sys.stdout, indent=2)
+        print()
+    else:
+        verdict = f"{counts[Level.PASS]} passed, {counted(counts[Level.WARN], 'warning')}, {counts[Level.FAIL]} failed"
+        print(f"\n{verdict}: {conclusion}")
     return 1 if counts[Level.FAIL] else 0
 
 
-def _conclusion(counts: Counter[Level], dataset: str | None) -> str:
-    if counts[Level.FAIL]:
-        return "mend the FAIL lines first, from the top, and run this again"
-    if dataset is None:
-        return "ready; `nnunet-gdla doctor -d DATASET` checks a dataset too"
-    return "ready to train"
+def _conclusion(found: list[Finding], args: argparse.Namespace) -> tuple[str, bool]:
+    """The verdict in words, and whether a training can start now."""
+    if any(finding.level is Level.FAIL for finding in found):
+        return "fix the FAIL items first, top to bottom, and run this again", False
+    if args.dataset is None:
+        return "ready; `nnunet-gdla doctor -d DATASET` checks a dataset too", False
+    steps = [finding.fix for finding in found if finding.pending]
+    if steps:
+        return f"the raw data are in order, plans and preprocessed data are missing; {steps[0]}", False
+    return "ready to train", True
+
+
+def _report(found: list[Finding], counts: Counter[Level], conclusion: str, *, ready: bool) -> dict[str, object]:
+    return {
+        "findings": [
+            {
+                "level": str(finding.level),
+                "title": finding.title,
+                "text": f"{finding.title}: {finding.detail}",
+                "advice": finding.fix,
+            }
+            for finding in found
+        ],
+        "passed": counts[Level.PASS],
+        "warnings": counts[Level.WARN],
+        "failed": counts[Level.FAIL],
+        "ready_to_train": ready,
+        "verdict": conclusion,
+    }
 
 
 def _findings(args: argparse.Namespace) -> Iterator[Finding]:
@@ -77,9 +115,15 @@ def _environment(trainer: str, device: str) -> list[Check]:
         ("planners", _planners),
         ("hooks", _hooks),
         ("encoder weights", functools.partial(_weights, trainer)),
-        ("torch.compile", functools.partial(checks.check_compile, device)),
-        ("training step", functools.partial(checks.check_training_step, device)),
+        ("torch.compile", functools.partial(_where_usable, device, checks.check_compile)),
+        ("training step", functools.partial(_where_usable, device, checks.check_training_step)),
     ]
+
+
+def _where_usable(device: str, check: Callable[[str], Iterator[Finding]]) -> Iterator[Finding]:
+    """Run a check of a device, unless there is none, which `checks.check_torch` has said."""
+    if checks.is_usable(device):
+        yield from check(device)
 
 
 def _trainers(asked: str) -> Iterator[Finding]:
@@ -116,7 +160,7 @@ def _weights(trainer_name: str) -> Iterator[Finding]:
 
 def _dataset(args: argparse.Namespace, device: str) -> Iterator[Finding]:
     from nnunet_gdla.commands.dataset_check import check_dataset, find_dataset
-    from nnunet_gdla.commands.plans_check import check_plans
+    from nnunet_gdla.commands.doctor.training import Training, check_training
     from nnunet_gdla.commands.weights_compare import check_models
 
     folder = find_dataset(args.dataset)
@@ -124,7 +168,7 @@ def _dataset(args: argparse.Namespace, device: str) -> Iterator[Finding]:
         yield folder
         return
     threads = min(MAX_THREADS, os.cpu_count() or 1)
-    yield from run_check("dataset", lambda: check_dataset(folder, num_threads=threads))
-    plans = functools.partial(check_plans, folder.name, args.plans, args.configuration, args.trainer, device)
-    yield from run_check("plans", plans)
+    raw = yield from run_check("dataset", lambda: check_dataset(folder, num_threads=threads))
+    training = Training(args.plans, args.configuration, args.fold, args.trainer, device, args.resume, args.full)
+    yield from run_check("training", lambda: check_training(folder.name, training, raw))
     yield from run_check("models", functools.partial(check_models, folder.name))

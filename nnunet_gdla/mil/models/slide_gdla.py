@@ -128,12 +128,22 @@ class GDLASlideAttention(nn.Module):
         assert self.local_pointwise is not None
         if context.graph is None:
             raise ValueError("local_mixing 'lattice' needs the neighbour graph of the patches")
-        patches = lattice_convolution(
-            projected[:, 1:], context.graph, self.local_depthwise.weight, self.local_depthwise.get_parameter("bias")
-        )
+        patches = lattice_convolution(projected[:, 1:], context.graph, *_taps(self.local_depthwise, projected))
         moved = torch.cat([projected[:, :1], patches.to(projected.dtype)], dim=1)
+        if not is_untouched(self.local_pointwise):
+            called = self.local_pointwise(moved.transpose(1, 2).unsqueeze(-1))
+            return _first_rows(called.squeeze(-1).transpose(1, 2), rows)
         weight, bias = self.local_pointwise.weight[:, :, 0, 0], self.local_pointwise.get_parameter("bias")
         return _first_rows(F.linear(moved, weight, bias), rows)
+
+
+def _taps(depthwise: nn.Conv2d, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Kernel and bias of a depthwise 3x3 convolution; of one that was changed, what it does to a single cell."""
+    if is_untouched(depthwise):
+        return depthwise.weight, depthwise.get_parameter("bias")
+    bias = depthwise(like.new_zeros(1, depthwise.in_channels, 1, 1))
+    impulse = F.pad(torch.ones_like(bias), (1, 1, 1, 1))
+    return (depthwise(impulse) - bias).flip(-1, -2).transpose(0, 1), bias.flatten()
 
 
 def _first_rows(projected: Tensor, rows: int) -> tuple[Tensor, ...]:
