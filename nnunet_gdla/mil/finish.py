@@ -11,10 +11,12 @@ from nnunet_gdla.mil.bundle import Bundle, save_bundle
 from nnunet_gdla.mil.bundle_info import BundleInfo
 from nnunet_gdla.mil.device import pick_device
 from nnunet_gdla.mil.evaluate import evaluate, metric_lines, predict_table, rule_lines, write_evaluation
+from nnunet_gdla.mil.gate_reach import gate_lines
 from nnunet_gdla.mil.metrics import pick_threshold
 from nnunet_gdla.mil.predictions import to_patients
 from nnunet_gdla.mil.prepare import Prepared
 from nnunet_gdla.mil.report import write_figures
+from nnunet_gdla.mil.run_files import RunFiles
 from nnunet_gdla.mil.tasks import class_numbers
 from nnunet_gdla.words import counted
 
@@ -67,6 +69,7 @@ def finish(
         f"best epoch {epoch + 1} by {metric} on validation; 95 % intervals from {train.bootstrap} draws of patients",
         *metric_lines(results),
         *rule_lines(predictions, info),
+        *gate_lines(RunFiles(run).gates, epoch),
         f"{run}: predictions, metrics, {counted(len(figures), 'figure')}; the model is {run / 'bundle'}",
     ]
 

@@ -4,18 +4,27 @@ Shape legend (this file): B slides, H heads, N patches, D head width.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import TracebackType
 from typing import Any, Final, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from nnunet_gdla.layers.redundancy_gate import RedundancyGate
 
-__all__ = ["GATE_COLUMNS", "REGIMES", "GateRecord", "GateRecorder", "block_of", "gate_statistics", "summarise_gates"]
+__all__ = [
+    "GATE_COLUMNS",
+    "REGIMES",
+    "GateRecord",
+    "GateRecorder",
+    "block_of",
+    "gate_statistics",
+    "observed_gates",
+    "summarise_gates",
+]
 
 REGIMES: Final = ("anti", "identity", "projection", "reflection")
 _STATISTICS: Final = ("mean", "std", "min", "max", *REGIMES, "cosine", "corr_h")
@@ -98,14 +107,13 @@ class GateRecorder:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._gates = [(name, gate) for name, gate in model.named_modules() if isinstance(gate, RedundancyGate)]
-        self._handles: list[RemovableHandle] = []
+        self._model = model
+        self._open: AbstractContextManager[None] = nullcontext()
         self._seen: list[tuple[int, Tensor]] = []
 
     def __enter__(self) -> "GateRecorder":
-        for place, (name, gate) in enumerate(self._gates):
-            hook = _Hook(block_of(name, place), self._seen)
-            self._handles.append(gate.register_forward_hook(hook, with_kwargs=True))
+        self._open = observed_gates(self._model, self._see)
+        self._open.__enter__()
         return self
 
     def __exit__(
@@ -114,9 +122,7 @@ class GateRecorder:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
+        self._open.__exit__(kind, error, trace)
 
     @property
     def records(self) -> list[GateRecord]:
@@ -131,21 +137,39 @@ class GateRecorder:
         """Forget what was recorded."""
         self._seen.clear()
 
-
-class _Hook:
-    """Forward hook of one gate."""
-
-    def __init__(self, block: int, seen: list[tuple[int, Tensor]]) -> None:
-        self.block, self.seen = block, seen
-
     @torch.no_grad()
-    def __call__(self, gate: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], beta: Tensor) -> None:
-        names = ("homogeneity", "count", "y", "r_hat")
-        given = dict(zip(names, args, strict=False)) | kwargs
+    def _see(self, block: int, given: Mapping[str, Any], beta: Tensor) -> None:
         y, r_hat = given["y"].detach().float(), given["r_hat"].detach().float()
         cosine = (y * r_hat).sum(-1) / (y.norm(dim=-1) + 1e-12)
         numbers = gate_statistics(beta, cosine, given["homogeneity"])
-        self.seen.append((self.block, torch.stack([numbers[name] for name in _STATISTICS], dim=-1)))
+        self._seen.append((block, torch.stack([numbers[name] for name in _STATISTICS], dim=-1)))
+
+
+@contextmanager
+def observed_gates(model: nn.Module, see: Callable[[int, Mapping[str, Any], Tensor], None]) -> Iterator[None]:
+    """Show every answer of every `RedundancyGate` of a model while the context is open.
+
+    Args:
+        model: With any number of gates.
+        see: Gets the block, the gate's arguments by name, and beta (B, H, N).
+    """
+    handles = []
+    gates = [(name, gate) for name, gate in model.named_modules() if isinstance(gate, RedundancyGate)]
+    try:
+        for place, (name, gate) in enumerate(gates):
+            handles.append(gate.register_forward_hook(_hook(block_of(name, place), see), with_kwargs=True))
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _hook(block: int, see: Callable[[int, Mapping[str, Any], Tensor], None]) -> Callable[..., None]:
+    def hook(gate: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], beta: Tensor) -> None:
+        names = ("homogeneity", "count", "y", "r_hat")
+        see(block, dict(zip(names, args, strict=False)) | kwargs, beta)
+
+    return hook
 
 
 def block_of(name: str, place: int) -> int:

@@ -19,10 +19,9 @@ from scipy.stats import rankdata
 from torch import nn
 
 from nnunet_gdla.errors import UserError
-from nnunet_gdla.layers.redundancy_gate import RedundancyGate
 from nnunet_gdla.mil.bundle import Bundle
 from nnunet_gdla.mil.files import replaced, write_csv
-from nnunet_gdla.mil.gates import block_of
+from nnunet_gdla.mil.gates import observed_gates
 from nnunet_gdla.mil.slides import Slide, cap_rows, read_slide
 
 __all__ = ["SlideScores", "percentiles", "score_slide", "write_scores"]
@@ -136,20 +135,13 @@ def _seen_rows(slide: Slide, cap: int | None) -> Int64[np.ndarray, " n"]:
 @torch.inference_mode()
 def _explain(model: nn.Module, slide: Slide, device: torch.device) -> tuple[Array, dict[int, Array]]:
     beta: dict[int, Array] = {}
-    handles = []
-    gates = [(name, module) for name, module in model.named_modules() if isinstance(module, RedundancyGate)]
-    for place, (name, gate) in enumerate(gates):
 
-        def keep(gate: nn.Module, args: Any, out: torch.Tensor, block: int = block_of(name, place)) -> None:  # noqa: ANN401
-            beta[block] = out[0].float().cpu().numpy()
+    def keep(block: int, given: Mapping[str, Any], found: torch.Tensor) -> None:
+        beta[block] = found[0].float().cpu().numpy()
 
-        handles.append(gate.register_forward_hook(keep))
     coords = None if slide.coords is None else slide.coords[None].to(device)
-    try:
+    with observed_gates(model, keep):
         scores = model.patch_scores(slide.features[None].to(device), coords, slide.stride)  # type: ignore[operator]
-    finally:
-        for handle in handles:
-            handle.remove()
     return scores.double().cpu().numpy(), dict(sorted(beta.items()))
 
 

@@ -56,14 +56,17 @@ class SlideModule(LightningModule):
         self.total_steps = steps_per_epoch * train.epochs
         self.seen: list[tuple[int, float]] = []
         self.answers: list[tuple[int, float, list[float]]] = []
-        self.recorder: GateRecorder | None = None
+        self.recorder = GateRecorder(model)
         self.epoch_numbers: dict[str, float] = {}
         self.gate_rows: list[dict[str, float | int]] = []
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """AdamW."""
         groups = parameter_groups(
-            self.model, self.settings.weight_decay, decay_norms_and_biases=self.settings.decay_norms_and_biases
+            self.model,
+            self.settings.weight_decay,
+            decay_norms_and_biases=self.settings.decay_norms_and_biases,
+            gate_lr_scale=self.settings.gate_lr_scale,
         )
         return torch.optim.AdamW(groups, lr=self.settings.lr, betas=(0.9, 0.999), eps=1e-8)
 
@@ -100,22 +103,20 @@ class SlideModule(LightningModule):
     def on_validation_epoch_start(self) -> None:
         """Start to collect."""
         self.answers.clear()
-        self.recorder = GateRecorder(self.model)
-        self.recorder.__enter__()
+        self.recorder.clear()
 
     def validation_step(self, bag: Bag, batch_idx: int) -> None:
         """Keep the logits of one slide."""
         assert bag.slide is not None
         inputs = model_inputs(bag.slide, self.device)
-        logits = self.model(*inputs).float()
+        with self.recorder:  # slide by slide, so that no hook is left whatever happens between
+            logits = self.model(*inputs).float()
         self._refuse_non_finite(logits, f"the answer for the validation slide {bag.slide.slide_id}")
         loss = self.val_loss([logits], bag.visit.number)
         self.answers.append((bag.visit.number, loss.item(), logits[0].tolist()))
 
     def on_validation_epoch_end(self) -> None:
         """Compute the numbers of the epoch from the slides of all processes, each once."""
-        assert self.recorder is not None
-        self.recorder.__exit__(None, None, None)
         records = gathered(self.recorder.records)
         self.gate_rows = self.recorder.rows(self.current_epoch, records)
         answers = sorted(gathered(self.answers))
@@ -129,7 +130,7 @@ class SlideModule(LightningModule):
         step = self.global_step
         factor = warmup_cosine(step, self.total_steps, warmup_steps(self.total_steps, settings.warmup_fraction))
         for group in optimizer.param_groups:
-            group["lr"] = settings.lr * factor
+            group["lr"] = settings.lr * factor * group.get("lr_scale", 1.0)
         sum_gradients(self.model.parameters())
         if settings.clip_norm is not None:
             norm = nn.utils.clip_grad_norm_(self.model.parameters(), settings.clip_norm)

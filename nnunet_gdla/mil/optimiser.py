@@ -6,12 +6,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nnunet_gdla.layers.redundancy import FixedSRP, RedundancyGate
 from nnunet_gdla.mil.data import process_rank
 
 __all__ = ["parameter_groups", "sum_gradients"]
 
 
-def parameter_groups(model: nn.Module, weight_decay: float, *, decay_norms_and_biases: bool) -> list[dict[str, Any]]:
+def parameter_groups(
+    model: nn.Module, weight_decay: float, *, decay_norms_and_biases: bool, gate_lr_scale: float = 1.0
+) -> list[dict[str, Any]]:
     """Sort parameters into those that decay and those that do not.
 
     Never decayed: what a layer names itself in `no_weight_decay` (biases of gates, learned coefficients).
@@ -21,9 +24,11 @@ def parameter_groups(model: nn.Module, weight_decay: float, *, decay_norms_and_b
         weight_decay: For the first group.
         decay_norms_and_biases: Decay everything else, norms and biases included, as published; otherwise norms and
             biases are left out too.
+        gate_lr_scale: Factor on the learning rate of gates and learned coefficients.
 
     Returns:
-        Two groups for AdamW, in the order of `model.parameters()`.
+        Two groups for AdamW, in the order of `model.parameters()`; with a factor other than 1 two more, those of the
+        gates, whose entry `lr_scale` is that factor. (Checkpoints of trainings without one have two groups.)
     """
     kept: set[int] = set()
     for module in model.modules():
@@ -33,11 +38,19 @@ def parameter_groups(model: nn.Module, weight_decay: float, *, decay_norms_and_b
         if not decay_norms_and_biases:
             own = module.named_parameters(recurse=False)
             kept.update(id(p) for name, p in own if "Norm" in type(module).__name__ or name.endswith("bias"))
-    parameters = list(model.parameters())
-    return [
-        {"params": [p for p in parameters if id(p) not in kept], "weight_decay": weight_decay},
-        {"params": [p for p in parameters if id(p) in kept], "weight_decay": 0.0},
-    ]
+    gates = [module for module in model.modules() if isinstance(module, RedundancyGate | FixedSRP)]
+    scaled = {id(p) for gate in gates for p in gate.parameters()} if gate_lr_scale != 1 else set()
+
+    def groups(parameters: list[nn.Parameter], **entries: float) -> list[dict[str, Any]]:
+        return [
+            {"params": [p for p in parameters if id(p) not in kept], "weight_decay": weight_decay} | entries,
+            {"params": [p for p in parameters if id(p) in kept], "weight_decay": 0.0} | entries,
+        ]
+
+    others = groups([p for p in model.parameters() if id(p) not in scaled])
+    if not scaled:
+        return others
+    return others + groups([p for p in model.parameters() if id(p) in scaled], lr_scale=gate_lr_scale)
 
 
 @torch.no_grad()

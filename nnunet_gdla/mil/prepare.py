@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import pandas as pd
 import torch
+from torch import nn
 
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.layers.redundancy import FixedSRP, GatedSRP
@@ -15,6 +16,7 @@ from nnunet_gdla.mil.bundle_info import BundleInfo
 from nnunet_gdla.mil.check import check_cohort
 from nnunet_gdla.mil.cohort import Cohort, Columns, read_cohort
 from nnunet_gdla.mil.config_schema import Config, DataConfig, Found, ModelConfig
+from nnunet_gdla.mil.gate_reach import reach_lines
 from nnunet_gdla.mil.models import build_model
 from nnunet_gdla.mil.module import epoch_metrics, prediction_table
 from nnunet_gdla.mil.slides import read_slide
@@ -83,7 +85,8 @@ def prepare(
         UserError: If anything in it would break the training or spoil its results.
     """
     _check_training(config)
-    options = read_options(config.data) | {"need_coords": _needs_coords(config.model)}
+    model = _small_model(config)
+    options = read_options(config.data) | {"need_coords": bool(model.needs_coords)}
     cohort = load_cohort(config.data)
     split = read_split(split_file) if split_file else _drawn(config, cohort)
     audit_split(split, cohort)
@@ -107,6 +110,8 @@ def prepare(
     _compare(config.found, found)
     prepared = Prepared(replace(resolved(config), found=found), cohort, split, tables, info)
     selection(prepared)
+    for line in reach_lines(model, config.train, len(tables["train"])):
+        say(line)
     return prepared
 
 
@@ -188,13 +193,16 @@ def learned_from_data(config: Config, cohort: Cohort, train: pd.DataFrame, in_di
     return replace(info, bin_edges=tuple(edges.tolist()), train_time=tuple(time), train_event=tuple(event))
 
 
-def _needs_coords(model: ModelConfig) -> bool:
-    """Build the model in small, which also tells whether its settings go together, before any slide is read."""
+def _small_model(config: Config) -> nn.Module:
+    """Build the model for narrow features, which tells whether its settings go together before any slide is read."""
+    model = config.model
     arguments = resolved_arguments(model.name, model.arguments())
     if model.name == "grid_vit":
         raise UserError("model.name grid_vit reads images, not features of slides; choose another model")
     try:
-        built = build_model(model.name, 8, 2, **arguments)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(config.train.seed)
+            built = build_model(model.name, 8, 2, **arguments)
     except (TypeError, ValueError) as error:
         raise UserError(f"the settings of the model do not work: {error}") from None
     correction = str(arguments.get("correction")).partition(":")[0]
@@ -204,7 +212,7 @@ def _needs_coords(model: ModelConfig) -> bool:
             f"with depth {arguments.get('depth')} there is no block in which {correction} acts; set model.depth to 2 "
             "or more"
         )
-    return bool(built.needs_coords)
+    return built
 
 
 def _check_training(config: Config) -> None:

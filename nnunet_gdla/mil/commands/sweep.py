@@ -9,7 +9,9 @@ from nnunet_gdla.mil.commands.shared import bar_wanted, device_changes, say
 from nnunet_gdla.mil.config import LARGEST_SEED, load_config
 from nnunet_gdla.mil.config_schema import Config
 from nnunet_gdla.mil.files import write_csv
-from nnunet_gdla.mil.sweep import compare, comparison_lines, read_method, run_sweep
+from nnunet_gdla.mil.gate_reach import seed_lines
+from nnunet_gdla.mil.run_files import RunFiles
+from nnunet_gdla.mil.sweep import Sweep, compare, comparison_lines, read_method, run_sweep
 
 __all__ = ["METRICS", "run"]
 
@@ -49,8 +51,19 @@ def run(args: argparse.Namespace) -> int:
     print()
     for line in comparison_lines(table):
         say(line)
+    for line in _gate_lines(sweep):
+        say(line)
     say(f"{out}: sweep.csv with every run, comparison.csv with this table")
     return 0
+
+
+def _gate_lines(sweep: Sweep) -> list[str]:
+    lines = []
+    for method in sweep.methods:
+        files = {seed: RunFiles(sweep.runs[method, seed].folder) for seed in sweep.seeds}
+        ended = {seed: (run.gates, int(run.best_epoch or 1) - 1) for seed, run in files.items()}
+        lines += seed_lines(method, ended)
+    return lines
 
 
 def _refuse_metric(config: Config, metric: str | None) -> None:

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 
-from nnunet_gdla.mil.models.bags import each_slide, looking_at
+from nnunet_gdla.mil.models.bags import each_slide, eval_no_grad
 from nnunet_gdla.mil.models.tokens import project_features
 from nnunet_gdla.ops.neighbours import NeighbourGraph
 
@@ -71,7 +71,7 @@ class ABMIL(nn.Module):
         graph: NeighbourGraph | None = None,
     ) -> Float[Tensor, " N"]:
         """Return the attention weight of every patch, in row order; they sum to 1."""
-        with looking_at(self):
+        with eval_no_grad(self):
             return each_slide(lambda bag: self._pool(bag)[1], features, coords, None, self.in_dim)[0]
 
     def _pool(self, features: Tensor) -> tuple[Tensor, Tensor]:

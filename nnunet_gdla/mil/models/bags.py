@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from nnunet_gdla.mil.models.tokens import check_bag
 
-__all__ = ["each_slide", "looking_at"]
+__all__ = ["each_slide", "eval_no_grad"]
 
 
 def each_slide(
@@ -41,12 +41,13 @@ def each_slide(
 
 
 @contextmanager
-def looking_at(model: nn.Module) -> Iterator[None]:
-    """Without gradients, and without dropout whatever mode the model is in."""
-    training = model.training
+def eval_no_grad(model: nn.Module) -> Iterator[None]:
+    """Without gradients and dropout; afterwards every module is in its own mode again, frozen parts in theirs."""
+    modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
         with torch.no_grad():
             yield
     finally:
-        model.train(training)
+        for module, training in modes:
+            module.training = training

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 
-from nnunet_gdla.mil.models.bags import each_slide, looking_at
+from nnunet_gdla.mil.models.bags import each_slide, eval_no_grad
 from nnunet_gdla.mil.models.tokens import project_features
 from nnunet_gdla.ops.neighbours import NeighbourGraph
 
@@ -102,7 +102,7 @@ class DSMIL(nn.Module):
             logits, _, weight = self._streams(bag)
             return weight[:, int(logits.argmax())]
 
-        with looking_at(self):
+        with eval_no_grad(self):
             return each_slide(predicted, features, coords, None, self.in_dim)[0]
 
     def _streams(self, features: Tensor) -> tuple[Tensor, Tensor, Tensor]:

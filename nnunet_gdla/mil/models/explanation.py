@@ -4,16 +4,13 @@ Shape legend (this file): N patches, H heads.
 """
 
 import dataclasses
-from collections.abc import Callable
-from types import TracebackType
 
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
-from nnunet_gdla.layers.redundancy import FixedSRP, GatedSRP
+from nnunet_gdla.layers.redundancy import FixedSRP
 
-__all__ = ["BetaRecorder", "SlideExplanation"]
+__all__ = ["SlideExplanation", "fixed_betas"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,43 +25,11 @@ class SlideExplanation:
     beta: dict[int, Float[Tensor, "..."]]
 
 
-class BetaRecorder:
-    """Keeps what the gates of a list of blocks return while the context is open."""
-
-    def __init__(self, blocks: nn.ModuleList) -> None:
-        self._corrections = {
-            number: part
-            for number, block in enumerate(blocks)
-            for part in block.modules()
-            if isinstance(part, GatedSRP | FixedSRP)
-        }
-        self._seen: dict[int, Tensor] = {}
-        self._handles: list[RemovableHandle] = []
-
-    def __enter__(self) -> "BetaRecorder":
-        for number, correction in self._corrections.items():
-            if isinstance(correction, GatedSRP):
-                self._handles.append(correction.gate.register_forward_hook(self._keep(number)))
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for handle in self._handles:
-            handle.remove()
-
-    def betas(self, num_patches: int) -> dict[int, Float[Tensor, "H N"]]:
-        """Return beta (H, N) by block; a fixed one is the same for all patches."""
-        found = {}
-        for number, correction in self._corrections.items():
-            if isinstance(correction, FixedSRP):
-                found[number] = correction.beta.detach()[:, None].expand(-1, num_patches).clone()
-            else:
-                found[number] = self._seen[number]
-        return found
-
-    def _keep(self, number: int) -> Callable[[nn.Module, object, Tensor], None]:
-        def hook(module: nn.Module, inputs: object, beta: Tensor) -> None:
-            self._seen[number] = beta.detach()[0].clone()
-
-        return hook
+def fixed_betas(blocks: nn.ModuleList, num_patches: int) -> dict[int, Float[Tensor, "H N"]]:
+    """Return beta (H, N) of each block whose coefficients are the same for all patches."""
+    return {
+        number: part.beta.detach()[:, None].expand(-1, num_patches).clone()
+        for number, block in enumerate(blocks)
+        for part in block.modules()
+        if isinstance(part, FixedSRP)
+    }

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from nnunet_gdla.mil.models.bags import looking_at
+from nnunet_gdla.mil.models.bags import eval_no_grad
 from nnunet_gdla.mil.models.dense import DenseBlocks, start_weights
 from nnunet_gdla.mil.models.tokens import SlideContext, with_class_token
 from nnunet_gdla.ops.neighbours import NeighbourGraph, grid_neighbours, local_homogeneity
@@ -102,7 +102,7 @@ class GridViT(nn.Module):
 
     def patch_scores(self, images: Float[Tensor, "1 R height width"]) -> Float[Tensor, " N"]:
         """Return the class token's attention to every patch, row by row, in the last block; mean over heads."""
-        with looking_at(self):
+        with eval_no_grad(self):
             return self.blocks.class_attention(*self._tokens(images))[0, 1:]
 
     def _tokens(self, images: Tensor) -> tuple[Tensor, SlideContext]:

@@ -14,8 +14,10 @@ from torch.utils.checkpoint import checkpoint
 
 from nnunet_gdla.layers.ppeg import PPEG
 from nnunet_gdla.layers.redundancy import RedundancyGate
+from nnunet_gdla.mil.gates import observed_gates
+from nnunet_gdla.mil.models.bags import eval_no_grad
 from nnunet_gdla.mil.models.combinations import Combination, read_combination
-from nnunet_gdla.mil.models.explanation import BetaRecorder, SlideExplanation
+from nnunet_gdla.mil.models.explanation import SlideExplanation, fixed_betas
 from nnunet_gdla.mil.models.slide_block import BlockAttention, SlideBlock
 from nnunet_gdla.mil.models.tokens import (
     SlideContext,
@@ -200,7 +202,6 @@ class SlideTransformer(nn.Module):
         """
         return self.explain(features, coords, stride, graph=graph).attention.mean(0)
 
-    @torch.no_grad()
     def explain(
         self,
         features: Float[Tensor, "1 N D"],
@@ -219,18 +220,19 @@ class SlideTransformer(nn.Module):
         check_bag(features, coords, None, self.in_dim)
         if features.shape[0] != 1:
             raise ValueError(f"features {tuple(features.shape)} must be those of one slide, (1, N, {self.in_dim})")
-        training = self.training
-        self.eval()
-        try:
-            with BetaRecorder(self.blocks) as recorder:
-                x, context = self._through_blocks(features, self._context(features, coords, stride, graph))
-                self._read_out(x, context)
-                last = self.blocks[-1]
-                assert isinstance(last, SlideBlock)
-                row = last.attention.attention_row(last.norm1(x), context)
-        finally:
-            self.train(training)
-        return SlideExplanation(row[0, :, 1 : 1 + context.num_patches].float(), recorder.betas(context.num_patches))
+        betas: dict[int, Tensor] = {}
+
+        def keep(block: int, given: Mapping[str, Any], beta: Tensor) -> None:
+            betas[block] = beta[0].clone()
+
+        with eval_no_grad(self), observed_gates(self, keep):
+            x, context = self._through_blocks(features, self._context(features, coords, stride, graph))
+            self._read_out(x, context)
+            last = self.blocks[-1]
+            assert isinstance(last, SlideBlock)
+            row = last.attention.attention_row(last.norm1(x), context)
+        betas |= fixed_betas(self.blocks, context.num_patches)
+        return SlideExplanation(row[0, :, 1 : 1 + context.num_patches].float(), betas)
 
     def _context(
         self, features: Tensor, coords: Tensor | None, stride: float | int | None, graph: NeighbourGraph | None

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nnunet_gdla.layers.ppeg import PPEG
-from nnunet_gdla.mil.models.bags import each_slide, looking_at
+from nnunet_gdla.mil.models.bags import each_slide, eval_no_grad
 from nnunet_gdla.mil.models.tokens import fill_square, project_features, with_class_token
 from nnunet_gdla.ops.neighbours import NeighbourGraph
 from nnunet_gdla.ops.nystrom import PinvInit, nystrom_attention, nystrom_attention_row
@@ -156,7 +156,7 @@ class TransMIL(nn.Module):
             weight = self.attention2.class_row(self.norm2(self._before_last(bag)))
             return weight.mean(1)[:, 1 : 1 + bag.shape[1]]
 
-        with looking_at(self):
+        with eval_no_grad(self):
             return each_slide(row, features, coords, None, self.in_dim)[0]
 
     def _before_last(self, features: Tensor) -> Tensor:

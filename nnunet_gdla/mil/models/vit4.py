@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 
-from nnunet_gdla.mil.models.bags import looking_at
+from nnunet_gdla.mil.models.bags import eval_no_grad
 from nnunet_gdla.mil.models.dense import DenseBlocks, start_weights
 from nnunet_gdla.mil.models.tokens import SlideContext, check_bag, cut_graph, project_features, with_class_token
 from nnunet_gdla.ops.neighbours import NeighbourGraph, grid_neighbours, local_homogeneity
@@ -114,7 +114,7 @@ class ViT4(nn.Module):
     ) -> Float[Tensor, " N"]:
         """Return the class token's attention to every patch in the last block, mean over heads, in row order."""
         check_bag(features, coords, None, self.in_dim)
-        with looking_at(self):
+        with eval_no_grad(self):
             tokens, context = self._tokens(*self._slide(0, features, coords, stride, graph, None))
             return self.blocks.class_attention(tokens, context)[0, 1:]
 
