@@ -1,4 +1,4 @@
-"""The Triton kernels as NVIDIA's GPUs get them: compiled for Ampere and Hopper, without a GPU."""
+"""The Triton kernels as NVIDIA's GPUs get them: compiled for Ampere, Ada and Hopper, without a GPU."""
 
 import importlib.util
 import re
@@ -10,7 +10,7 @@ import pytest
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed here")
 
 # What one program may take of a multiprocessor's shared memory, in bytes.
-SHARED = {80: 163 * 1024, 90: 227 * 1024}
+SHARED = {80: 163 * 1024, 86: 99 * 1024, 89: 99 * 1024, 90: 227 * 1024}
 SLABS = ("slab", "out", "of_slab", "grad", "y", "v", "z", "of_y")
 FULL_PRECISION = ("partial", "state", "sums", "lam", "weight", "beta", "dot", "norm", "axis", "of_beta")
 POINTERS = dict.fromkeys(FULL_PRECISION, "*fp32") | {"key_mask": "*i1", "mask": "*i1", "index": "*i64"}
@@ -80,9 +80,10 @@ def test_differential_kernels_use_tensor_cores_and_fit(name: str, capability: in
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("capability", SHARED)
 @pytest.mark.parametrize("name", DIFFERENTIAL)
-@pytest.mark.parametrize(("width", "dtype"), [(128, "fp32"), (64, "bf16"), (24, "fp16")])
+@pytest.mark.parametrize(
+    ("capability", "width", "dtype"), [(86, 128, "fp32"), (90, 128, "fp32"), (89, 64, "bf16"), (90, 24, "fp16")]
+)
 def test_other_widths_and_dtypes_fit_too(name: str, capability: int, width: int, dtype: str) -> None:
     check_differential(name, capability, dtype, width)
 
@@ -96,15 +97,29 @@ def test_sizes_and_steps_of_one_compile(name: str) -> None:
     check_differential(name, 80, "fp32", 16, **ones)
 
 
+def compiled_redundancy(name: str, capability: int, dtype: str, heads: int, width: int) -> Any:  # noqa: ANN401
+    """Compile as the launcher does for 8 slots."""
+    from triton import language as tl
+
+    from nnunet_gdla.ops import _triton_redundancy as launcher
+    from nnunet_gdla.ops import _triton_redundancy_kernels as kernels
+
+    padded = launcher._padded(heads), launcher._padded(width)
+    rows = max(1, launcher.TILE // (padded[0] * padded[1]))
+    sizes = {"WIDTH": width, "ROWS": rows, "H": padded[0], "D": padded[1], "SLOTS": 8, "ACC": tl.float32}
+    more = {"WITH_AXIS": False} if name == "alignment_kernel" else {}
+    result = compiled(getattr(kernels, name), capability, dtype, {"num_warps": 4}, **sizes, **more)
+    assert result.metadata.shared <= SHARED[capability]
+    return result
+
+
 @pytest.mark.parametrize("capability", SHARED)
 @pytest.mark.parametrize("name", ["alignment_kernel", "correction_kernel", "correction_gradient_kernel"])
 def test_redundancy_kernels_fit(name: str, capability: int) -> None:
-    from triton import language as tl
-
-    from nnunet_gdla.ops import _triton_redundancy_kernels as kernels
-
-    sizes = {"WIDTH": 64, "ROWS": 4, "H": 8, "D": 64, "SLOTS": 8, "ACC": tl.float32}
-    more = {"WITH_AXIS": False} if name == "alignment_kernel" else {}
-    result = compiled(getattr(kernels, name), capability, "fp16", {"num_warps": 4}, **sizes, **more)
-    assert result.metadata.shared <= SHARED[capability]
+    result = compiled_redundancy(name, capability, "fp16", 6, 64)
     assert re.search(r"ld\.global\.v[24]\.b32", result.asm["ptx"]), "no wide loads"
+
+
+@pytest.mark.slow
+def test_the_widest_row_of_a_correction_fits() -> None:
+    compiled_redundancy("correction_gradient_kernel", 86, "fp32", 32, 256)

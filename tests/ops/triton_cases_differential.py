@@ -115,9 +115,15 @@ def test_eps_is_added_to_every_normaliser(eps: float) -> None:
     assert_all_close(gradients(run, inputs), gradients(twin, inputs), 1e-10, floor=1e-3)
 
 
-@pytest.mark.parametrize("eps", [{"eps": 0.0}, {"norm_eps": 0.0}, {"eps": 0.0, "norm_eps": 0.0}], ids=str)
 @pytest.mark.parametrize(
-    "case", [Case(1, 5, 2, 6), Case(2, 131, 1, 24, "sigmoid", masked=True), Case(1, 70, 1, 7, None, False)], ids=str
+    ("case", "eps"),
+    [
+        (Case(1, 5, 2, 6), {"eps": 0.0}),
+        (Case(1, 5, 2, 6), {"norm_eps": 0.0}),
+        (Case(2, 131, 1, 24, "sigmoid", masked=True), {"eps": 0.0, "norm_eps": 0.0}),
+        (Case(1, 70, 1, 7, None, False), {"eps": 0.0, "norm_eps": 0.0}),
+    ],
+    ids=str,
 )
 def test_rows_beyond_the_last_token_need_no_eps(case: Case, eps: dict[str, float]) -> None:
     run, twin = (functools.partial(function, **eps) for function in case.functions(case.key_mask()))
