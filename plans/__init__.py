@@ -1,5 +1,7 @@
 """Planners that nnU-Net finds by name, imported when asked for."""
 
+from typing import TYPE_CHECKING
+
 __all__ = ["PLANNERS"]
 
 _ENCODERS = {
@@ -13,9 +15,17 @@ _ENCODERS = {
 PLANNERS: tuple[str, ...] = tuple(_ENCODERS)
 
 
-def __getattr__(name: str) -> type:
+if TYPE_CHECKING:  # a real class for type checkers, also to derive from
+    from nnunet_gdla.plans.nnunet_planner_gdla import nnUNetPlannerGDLA as nnUNetPlannerGDLA
+
+
+def __getattr__(name: str) -> "type[nnUNetPlannerGDLA]":
     if name in _ENCODERS:
         from nnunet_gdla.plans.nnunet_planner_gdla_variants import planner_of
 
         return planner_of(_ENCODERS[name])
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *PLANNERS})

@@ -4,7 +4,7 @@ Names are imported when they are first used.
 """
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING
 
 __all__ = [
     "Slide",
@@ -32,8 +32,24 @@ _MODULES = {
     "time_bin_edges": "nnunet_gdla.mil.survival",
 }
 
+if TYPE_CHECKING:  # what type checkers and editors see; the same names as in _MODULES
+    from nnunet_gdla.mil.models import SlideTransformer as SlideTransformer
+    from nnunet_gdla.mil.models import build_model as build_model
+    from nnunet_gdla.mil.slides import Slide as Slide
+    from nnunet_gdla.mil.slides import infer_stride as infer_stride
+    from nnunet_gdla.mil.slides import read_slide as read_slide
+    from nnunet_gdla.mil.splits import holdout_split as holdout_split
+    from nnunet_gdla.mil.survival import concordance_index as concordance_index
+    from nnunet_gdla.mil.survival import risk_score as risk_score
+    from nnunet_gdla.mil.survival import survival_nll as survival_nll
+    from nnunet_gdla.mil.survival import time_bin_edges as time_bin_edges
+else:  # hidden from type checkers, for which every misspelt name would exist
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - classes and functions
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_MODULES[name]), name)
+    def __getattr__(name: str) -> object:
+        if name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
