@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
 from nnunet_gdla.commands import checks, registration_check
+from nnunet_gdla.commands.doctor import forms
 from nnunet_gdla.commands.findings import BREAKAGES, Finding, Level, run_check
 from nnunet_gdla.commands.signatures import PLANNER_HOOKS, TRAINER_HOOKS
 from nnunet_gdla.words import counted
@@ -116,6 +117,8 @@ def _environment(trainer: str, device: str) -> list[Check]:
         ("hooks", _hooks),
         ("encoder weights", functools.partial(_weights, trainer)),
         ("torch.compile", functools.partial(_where_usable, device, checks.check_compile)),
+        ("forms", forms.check_forms),
+        ("matrix products", functools.partial(forms.check_products, device)),
         ("training step", functools.partial(_where_usable, device, checks.check_training_step)),
     ]
 
