@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from nnunet_gdla.commands.whole_numbers import positive
-from nnunet_gdla.recipes.catalogue import PATCH, RECIPES
+from nnunet_gdla.recipes.catalogue import PAPER_TRAINER, PATCH, RECIPES
 
 __all__ = ["CONVERT_DETAILS", "CONVERT_SUMMARY", "RECIPE_DETAILS", "RECIPE_SUMMARY", "convert", "recipe"]
 
@@ -33,12 +33,18 @@ RECIPE_SUMMARY = "prints the commands from a dataset's download page to the pape
 RECIPE_DETAILS = """\
 Prints every command, the paper's number to compare with, and what differs from the paper. With --write-plans, which is
 one of the printed steps, it writes nnUNetGDLAPaperPlans: our planner's plans with the paper's patch, batch and
-intensities.
+intensities, and its epochs, steps, warm-up, augmentation and seed, which trainers with _Paper in their name read.
+
+With --runs N it does what is not done yet of plans, preprocessing, and N times training, prediction and evaluation
+with seeds 42, 43, ..., and ends in a table of the runs, their mean and spread. After an interruption the same command
+goes on where it was.
 
 examples:
   nnunet-gdla recipe busi
   nnunet-gdla recipe acdc -d 27
-  nnunet-gdla recipe busi -d 503 --write-plans"""
+  nnunet-gdla recipe busi -d 503 --write-plans
+  nnunet-gdla recipe busi -d 503 --runs 3
+  nnunet-gdla recipe ph2 --runs 3 -tr nnUNetTrainerPVTSelfAttn_Paper"""
 
 
 def convert(parser: argparse.ArgumentParser) -> None:
@@ -67,7 +73,12 @@ def recipe(parser: argparse.ArgumentParser) -> None:
     add("name", metavar="NAME", choices=sorted(RECIPES), help="one of " + ", ".join(sorted(RECIPES)))
     add("-d", "--dataset-id", metavar="ID", type=_number, help="number of the dataset (default: 501 to 505)")
     add("--write-plans", action="store_true", help="write nnUNetGDLAPaperPlans from nnUNetGDLAPlans of the dataset")
-    add("--overwrite", action="store_true", help="with --write-plans: replace other plans of that name")
+    add("--overwrite", action="store_true", help="replace other plans of that name")
+    add("--runs", metavar="N", type=positive, help="train, predict and evaluate so often, each with its seed")
+    add("-tr", "--trainer", metavar="NAME", default=PAPER_TRAINER, help="trainer with _Paper (default: %(default)s)")
+    add(
+        "-device", "--device", choices=("cuda", "cpu", "mps"), default="cuda", help="with --runs (default: %(default)s)"
+    )
 
 
 def _edge(text: str) -> int:

@@ -1,30 +1,52 @@
-"""`nnunet-gdla recipe`: the commands from a download page to a table row."""
+"""`nnunet-gdla recipe`: the commands from a download page to a table row, printed, or several runs of them done."""
 
 import argparse
 import os
 from collections.abc import Iterator
 
 from nnunet_gdla.errors import UserError
-from nnunet_gdla.recipes.catalogue import ITERATIONS_PER_EPOCH, PAPER_PLANS, PATCH, RECIPES, Recipe
+from nnunet_gdla.recipes.catalogue import PAPER_TRAINER, PATCH, RECIPES, TRAINED, Recipe, plans_name
 from nnunet_gdla.recipes.folders import dataset_folder, raw_folder
 from nnunet_gdla.recipes.paper_plans import write_paper_plans
 
 __all__ = ["run"]
 
-TRAINER = "nnUNetTrainerGDLA"
-
 
 def run(args: argparse.Namespace) -> int:
-    """Print the recipe, or write its plans."""
+    """Print the recipe, write its plans, or do several runs.
+
+    Raises:
+        UserError: If options do not go together, or a step cannot be done.
+    """
     recipe = RECIPES[args.name]
     dataset_id = args.dataset_id or recipe.dataset_id
+    _check_trainer(args.trainer)
+    if args.write_plans and args.runs:
+        raise UserError("--runs writes the plans by itself; leave out --write-plans")
+    if args.runs:
+        from nnunet_gdla.commands.recipe_runs import do_runs
+
+        return do_runs(
+            recipe, dataset_id, args.runs, trainer=args.trainer, device=args.device, overwrite=args.overwrite
+        )
     if args.write_plans:
-        print(write_paper_plans(recipe, dataset_id, overwrite=args.overwrite))
-        print(f"next: nnUNetv2_preprocess -d {dataset_id} -plans_name {PAPER_PLANS} -c 2d")
+        decoder = TRAINED[args.trainer.split("_")[0]][0]
+        print(write_paper_plans(recipe, dataset_id, decoder=decoder, overwrite=args.overwrite))
+        print(f"next: nnUNetv2_preprocess -d {dataset_id} -plans_name {plans_name(decoder=decoder)} -c 2d")
         return 0
-    for line in (*_taken(recipe, dataset_id), *_lines(recipe, dataset_id), *_words(recipe)):
+    for line in (*_taken(recipe, dataset_id), *_lines(recipe, dataset_id, args.trainer), *_words(recipe)):
         print(line)
     return 0
+
+
+def _check_trainer(trainer: str) -> None:
+    from nnunet_gdla.trainers import is_ours
+
+    if not is_ours(trainer) or "_Paper" not in trainer:
+        raise UserError(
+            f"-tr {trainer} is not a trainer of ours with _Paper, and only these read what recipes write into plans; "
+            f"give {PAPER_TRAINER}, or a comparator such as nnUNetTrainerPVTSelfAttn_Paper"
+        )
 
 
 def _taken(recipe: Recipe, dataset_id: int) -> Iterator[str]:
@@ -36,12 +58,13 @@ def _taken(recipe: Recipe, dataset_id: int) -> Iterator[str]:
             yield f"# NOTE: {error}"
 
 
-def _lines(recipe: Recipe, dataset_id: int) -> Iterator[str]:
+def _lines(recipe: Recipe, dataset_id: int, trainer: str) -> Iterator[str]:
     """The commands; lines that are none begin with #, so that the whole can be kept as a shell script."""
     folder = recipe.folder_name(dataset_id)
-    trainer = f"{TRAINER}{recipe.trainer_suffix}"
     size = f" --size {PATCH}" if recipe.square else ""
-    which = f"-d {dataset_id} -c 2d -f 0 -tr {trainer} -p {PAPER_PLANS}"
+    plans = plans_name(decoder=TRAINED[trainer.split("_")[0]][0])
+    which = f"-d {dataset_id} -c 2d -f 0 -tr {trainer} -p {plans}"
+    own = "" if trainer == PAPER_TRAINER else f" -tr {trainer}"
     predictions = f"predictions/{recipe.name}"
     yield f"# {recipe.title}. Download and unpack:"
     yield from (f"#   {page}" for page in recipe.download)
@@ -49,25 +72,32 @@ def _lines(recipe: Recipe, dataset_id: int) -> Iterator[str]:
     yield f"nnunet-gdla convert {recipe.name} SOURCE -d {dataset_id}{size} -np 4"
     yield f"nnunet-gdla doctor -d {dataset_id}"
     yield f"nnunet-gdla plan -d {dataset_id}"
-    yield f"nnunet-gdla recipe {recipe.name} -d {dataset_id} --write-plans"
-    yield f"nnUNetv2_preprocess -d {dataset_id} -plans_name {PAPER_PLANS} -c 2d"
-    yield f"nnUNetv2_train {dataset_id} 2d 0 -tr {trainer} -p {PAPER_PLANS}"
-    yield f'nnUNetv2_predict {which} -i "$nnUNet_raw/{folder}/imagesTs" -o {predictions} --disable_tta'
+    yield f"nnunet-gdla recipe {recipe.name} -d {dataset_id}{own} --write-plans"
+    yield f"nnUNetv2_preprocess -d {dataset_id} -plans_name {plans} -c 2d"
+    yield f"nnUNetv2_train {dataset_id} 2d 0 -tr {trainer} -p {plans}"
+    yield (
+        f'nnUNetv2_predict {which} -chk checkpoint_best.pth -i "$nnUNet_raw/{folder}/imagesTs" -o {predictions} '
+        "--disable_tta"
+    )
     yield (
         f'nnunet-gdla evaluate {predictions} "$nnUNet_raw/{folder}/labelsTs" '
         f'--dataset-json "$nnUNet_raw/{folder}/dataset.json" --convention {recipe.convention}'
     )
+    yield "# Three trainings with seeds 42, 43 and 44, their mean and spread, in place of everything after 'convert':"
+    yield f"#   nnunet-gdla recipe {recipe.name} -d {dataset_id}{own} --runs 3"
 
 
 def _words(recipe: Recipe) -> Iterator[str]:
-    own = recipe.nnunet_epochs * ITERATIONS_PER_EPOCH
+    warmup = recipe.warmup * recipe.iterations
     yield "#"
-    yield f"# Paper: {recipe.epochs} epochs of {recipe.iterations} steps = {recipe.steps} steps, batch {recipe.batch};"
-    yield f"# here: {recipe.nnunet_epochs} epochs of nnU-Net's {ITERATIONS_PER_EPOCH} steps = {own} steps, same batch."
+    yield f"# As in the paper: {recipe.epochs} epochs of {recipe.iterations} steps = {recipe.steps} steps,"
+    yield f"# warm-up {recipe.warmup} epochs = {warmup} steps, batch {recipe.batch},"
+    yield "# four losses at full resolution, float32, its augmentation."
+    yield "# The epoch: the one with the highest mean Dice of whole validation cases."
     yield f"# Training images in the paper: {recipe.images}. Intensities: {recipe.intensities}."
     if recipe.scores:
         yield "# Dice in % to compare with: " + ", ".join(f"{model} {dice:.2f}" for model, dice in recipe.scores)
-        yield "# The comparators are the trainers nnUNetTrainerPVTDiffAttn, ...PVTSelfAttn and ...PVTLinearAttn."
+        yield "# The comparators: -tr nnUNetTrainerPVTDiffAttn_Paper, ...PVTSelfAttn_Paper, ...PVTLinearAttn_Paper."
     else:
         yield "# The paper's own Dice and HD95 of this dataset are in its Synapse table (arXiv:2603.02727)."
     if recipe.score_details:
@@ -80,14 +110,20 @@ def _differences(recipe: Recipe) -> Iterator[str]:
         ratio = " / ".join(map(str, recipe.ratio))
         yield f"the split, drawn as {ratio} with seed 0 (paper-ratio, seed 0): the paper's lists are not published."
     else:
-        yield "the last epoch is tested; the released settings choose the best one on the test cases."
+        yield (
+            "the published list has no validation cases, and the released settings choose the epoch on the test cases; "
+            "here it is chosen on the training cases, never on test (or give a split of your own with --split)."
+        )
     if recipe.name == "ham10000":
         yield "the released settings have about 72 / 18 / 10; give your own with --split."
-    if not recipe.square:
-        yield f"the slice size, {PATCH} x {PATCH} for the median case, other cases by their spacing."
+    if recipe.square:
+        yield "nnU-Net cuts off black borders and pads them again, so such images are centred anew."
+    else:
+        yield f"the slice size, {PATCH} x {PATCH} for the median case, other cases by their spacing, cropped or padded;"
+        yield "the epoch is chosen by Dice at that size (test cases are scored at their own)."
     if recipe.name in ("ham10000", "ph2"):
         yield "minimum and maximum are those of each colour, not of all three together."
-    warmup = round(0.05 * recipe.steps)
-    if warmup != recipe.warmup * recipe.iterations:
-        yield f"the warm-up, 5 % of the steps, {warmup} instead of {recipe.warmup * recipe.iterations}."
-    yield "augmentation is nnU-Net's, and losses meet the targets at each output's own resolution."
+    yield "the gate is SiLU as in the paper's text; the released weights have sigmoid (plans: gate)."
+    yield "batches are always full: an epoch's last one borrows from the next pass."
+    if recipe.convention == "transunet":
+        yield "classes without truth score 1 or 0 as in TransUNet's evaluation; the released code leaves them out."

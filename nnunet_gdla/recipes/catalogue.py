@@ -5,13 +5,31 @@ Standard library only.
 
 from dataclasses import dataclass
 
-__all__ = ["ITERATIONS_PER_EPOCH", "PAPER_PLANS", "PATCH", "RECIPES", "SEED", "SOURCE_PLANS", "Recipe"]
+from nnunet_gdla.paper_settings import PaperSettings
 
-ITERATIONS_PER_EPOCH = 250  # nnU-Net's own
+__all__ = [
+    "PAPER_PLANS",
+    "PAPER_TRAINER",
+    "PATCH",
+    "RECIPES",
+    "SEED",
+    "SOURCE_PLANS",
+    "TRAINED",
+    "Recipe",
+    "plans_name",
+]
+
 PATCH = 224
-SEED = 0
+SEED = 0  # of drawn splits
 SOURCE_PLANS = "nnUNetGDLAPlans"
 PAPER_PLANS = "nnUNetGDLAPaperPlans"
+PAPER_TRAINER = "nnUNetTrainerGDLA_Paper"
+TRAINED = {  # decoder, and the paper's name of the model, by the beginning of a trainer's name
+    "nnUNetTrainerGDLA": ("gdla", "PVT-GDLA"),
+    "nnUNetTrainerPVTDiffAttn": ("diff", "DiffAttn"),
+    "nnUNetTrainerPVTSelfAttn": ("self", "SelfAttn"),
+    "nnUNetTrainerPVTLinearAttn": ("linear", "LinearAttn"),
+}
 
 _SYNAPSE_TRAIN = "0005 0006 0007 0009 0010 0021 0023 0024 0026 0027 0028 0030 0031 0033 0034 0037 0039 0040"
 _SYNAPSE_TEST = "0008 0022 0038 0036 0032 0002 0029 0003 0001 0004 0025 0035"
@@ -38,7 +56,7 @@ class Recipe:
         lists: Training and test cases of the published list.
         square: Whether the paper scales each image to a square of 224 before everything else, and scores it there.
         convention: Name of the metric convention that the paper's table follows.
-        scores: Dice in percent from the paper's tables, the first one its own.
+        scores: Dice in percent from the paper's tables by model, the first one its own.
         score_details: More of them, in words.
         intensities: How the paper scales grey values, in words.
     """
@@ -68,18 +86,22 @@ class Recipe:
         return self.epochs * self.iterations
 
     @property
-    def nnunet_epochs(self) -> int:
-        """Epochs of nnU-Net's 250 steps that come closest to it."""
-        return max(1, round(self.steps / ITERATIONS_PER_EPOCH))
-
-    @property
-    def trainer_suffix(self) -> str:
-        """End of a trainer's name with that many epochs."""
-        return f"_{self.nnunet_epochs}epoch" + ("s" if self.nnunet_epochs > 1 else "")
+    def settings(self) -> PaperSettings:
+        """What trainers with `_Paper` read in the plans."""
+        augmentation = "photographs" if self.square else "slices"
+        return PaperSettings(self.name, self.epochs, self.warmup, self.iterations, augmentation)
 
     def folder_name(self, dataset_id: int) -> str:
         """Name of the nnU-Net dataset."""
         return f"Dataset{dataset_id:03d}_{self.title}"
+
+
+def plans_name(run: int = 1, decoder: str = "gdla") -> str:
+    """Name of the plans of one of several runs, counted from 1.
+
+    Runs differ in their seed, comparators in the decoder that they name; all read the same preprocessed data.
+    """
+    return PAPER_PLANS + (f"_{decoder}" if decoder != "gdla" else "") + (f"_run{run}" if run > 1 else "")
 
 
 def _scores(*values: float) -> tuple[tuple[str, float], ...]:
@@ -129,7 +151,7 @@ RECIPES: dict[str, Recipe] = {
             ratio=(70, 10, 20),
             lists=None,
             square=False,
-            convention="standard",
+            convention="monai",
             scores=_scores(92.53, 92.20, 92.10, 91.77, 92.12),
             score_details="PVT-GDLA per class: RV 91.30, MYO 90.21, LV 96.07",
             intensities="each volume scaled from its own minimum and maximum to 0..1",
@@ -149,7 +171,7 @@ RECIPES: dict[str, Recipe] = {
             ratio=(80, 10, 10),
             lists=None,
             square=True,
-            convention="standard",
+            convention="monai",
             scores=_scores(80.54, 79.84, 79.42, 79.14, 80.25),
             score_details="",
             intensities=_PHOTOGRAPH,
@@ -170,7 +192,7 @@ RECIPES: dict[str, Recipe] = {
             ratio=(70, 10, 20),
             lists=None,
             square=True,
-            convention="standard",
+            convention="monai",
             scores=_scores(95.01, 94.73, 94.78, 94.68),
             score_details="",
             intensities=_PHOTOGRAPH,
@@ -190,7 +212,7 @@ RECIPES: dict[str, Recipe] = {
             ratio=(80, 20, 100),
             lists=None,
             square=True,
-            convention="standard",
+            convention="monai",
             scores=_scores(95.59, 95.10, 95.08, 94.78),
             score_details="",
             intensities=_PHOTOGRAPH,

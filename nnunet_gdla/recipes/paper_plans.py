@@ -2,12 +2,14 @@
 
 import os
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.files import read_json_object
-from nnunet_gdla.recipes.catalogue import PAPER_PLANS, PATCH, SOURCE_PLANS, Recipe
+from nnunet_gdla.paper_settings import SECTION
+from nnunet_gdla.recipes.catalogue import PAPER_PLANS, PATCH, SOURCE_PLANS, Recipe, plans_name
 from nnunet_gdla.recipes.files import write_json
 
 __all__ = ["paper_plans", "write_paper_plans"]
@@ -15,8 +17,17 @@ __all__ = ["paper_plans", "write_paper_plans"]
 _HU_LOW, _HU_HIGH = -125, 275
 
 
-def write_paper_plans(recipe: Recipe, dataset_id: int, *, overwrite: bool = False) -> Path:
+def write_paper_plans(
+    recipe: Recipe, dataset_id: int, *, run: int = 1, decoder: str = "gdla", overwrite: bool = False
+) -> Path:
     """Write the paper's plans beside our planner's plans of a dataset, and return the file.
+
+    Args:
+        recipe: The dataset.
+        dataset_id: Its number.
+        run: Which of several runs, from 1; each has plans of its own name and the next seed.
+        decoder: The paper's own, or a comparator's.
+        overwrite: Replace other plans of that name.
 
     Raises:
         UserError: If nnU-Net's folder is not set, the dataset was not planned, a file is damaged, or there are other
@@ -38,21 +49,25 @@ def write_paper_plans(recipe: Recipe, dataset_id: int, *, overwrite: bool = Fals
     dataset = read_json_object(folder / "dataset.json")
     if not isinstance(dataset.get("channel_names"), dict):
         raise UserError(f"{folder / 'dataset.json'} has no channel_names; plan again: nnunet-gdla plan -d {dataset_id}")
-    made = paper_plans(read_json_object(source), recipe, list(dataset["channel_names"].values()))
-    target = folder / f"{PAPER_PLANS}.json"
+    channels = list(dataset["channel_names"].values())
+    made = paper_plans(read_json_object(source), recipe, channels, run=run, decoder=decoder)
+    target = folder / f"{made['plans_name']}.json"
     if not overwrite and target.is_file() and read_json_object(target) != made:
         raise UserError(
-            f"there are plans {PAPER_PLANS} already, and {target} says something else: add --overwrite to replace them."
+            f"there are plans {target.stem} already, and {target} says something else: add --overwrite to replace it"
         )
     write_json(target, made)
     return target
 
 
-def paper_plans(plans: dict[str, Any], recipe: Recipe, channels: list[str]) -> dict[str, Any]:
-    """Return plans with the paper's batch, a patch of 224 x 224 and its intensities.
+def paper_plans(
+    plans: dict[str, Any], recipe: Recipe, channels: list[str], *, run: int = 1, decoder: str = "gdla"
+) -> dict[str, Any]:
+    """Return plans with the paper's batch, a patch of 224 x 224, its intensities, and a section for trainers `_Paper`.
 
     The paper scales every slice to 224 x 224. Plans know spacings, not sizes, so the spacing is the one at which the
-    median image has this size; single images differ from it by a little, unless they were converted with `--size 224`.
+    median image has this size; single images differ from it by a little. Photographs converted with `--size 224` keep
+    their pixels.
 
     CT: nnU-Net clips to two percentiles, subtracts the mean and divides by the standard deviation; with -125, 275, -125
     and 400 in their places this is clipping to [-125, 275] and scaling to [0, 1]. Channels called noNorm stay as they
@@ -66,10 +81,14 @@ def paper_plans(plans: dict[str, Any], recipe: Recipe, channels: list[str]) -> d
         raise UserError(f"{plans.get('plans_name')} has no 2d configuration with PVTGDLA; plan with nnUNetPlannerGDLA")
     made, plan = deepcopy(plans), deepcopy(plan)
     scale = [size / PATCH for size in plan["median_image_size_in_voxels"]]
+    if recipe.square and max(scale) <= 1:
+        scale = [1.0, 1.0]  # nnU-Net has cut off their black borders, and pads them again
     plan["spacing"] = [spacing * factor for spacing, factor in zip(plan["spacing"], scale, strict=True)]
     plan["median_image_size_in_voxels"] = [float(PATCH), float(PATCH)]
     plan["patch_size"] = [PATCH, PATCH]
     plan["batch_size"] = recipe.batch
+    if decoder != "gdla":
+        plan["architecture"]["arch_kwargs"]["decoder"] = decoder
     plan["data_identifier"] = f"{PAPER_PLANS}_2d"
     plan["normalization_schemes"] = [_scheme(channel) for channel in channels]
     plan["use_mask_for_norm"] = [False] * len(channels)
@@ -81,7 +100,8 @@ def paper_plans(plans: dict[str, Any], recipe: Recipe, channels: list[str]) -> d
                 "mean": _HU_LOW,
                 "std": _HU_HIGH - _HU_LOW,
             }
-    made["plans_name"] = PAPER_PLANS
+    made["plans_name"] = plans_name(run, decoder)
+    made[SECTION] = replace(recipe.settings, seed=recipe.settings.seed + run - 1).section()
     made["experiment_planner_used"] = "nnunet-gdla recipe"  # by which `nnunet-gdla plan` knows not to replace them
     made["configurations"] = {"2d": plan}
     return made

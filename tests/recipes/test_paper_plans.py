@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nnunet_gdla import trainers
 from nnunet_gdla.commands import arguments_recipes, recipe
 from nnunet_gdla.errors import UserError
+from nnunet_gdla.paper_settings import read_paper_settings
 from nnunet_gdla.recipes import RECIPES
 from nnunet_gdla.recipes.paper_plans import paper_plans
 
@@ -42,21 +42,56 @@ def plans_of(size: list[float], spacing: list[float]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("name", "nnunet_epochs", "trainer"),
+    ("name", "epochs", "warmup", "steps", "augmentation", "convention"),
     [
-        ("synapse", 222, "nnUNetTrainerGDLA_222epochs"),
-        ("acdc", 49, "nnUNetTrainerGDLA_49epochs"),
-        ("busi", 16, "nnUNetTrainerGDLA_16epochs"),
-        ("ham10000", 270, "nnUNetTrainerGDLA_270epochs"),
-        ("ph2", 2, "nnUNetTrainerGDLA_2epochs"),
+        ("synapse", 200, 10, 277, "slices", "transunet"),
+        ("acdc", 150, 10, 82, "slices", "monai"),
+        ("busi", 100, 10, 39, "photographs", "monai"),
+        ("ham10000", 150, 10, 450, "photographs", "monai"),
+        ("ph2", 100, 5, 5, "photographs", "monai"),
     ],
 )
-def test_trainers_have_the_papers_steps(name: str, nnunet_epochs: int, trainer: str) -> None:
+def test_plans_hold_the_papers_lengths(
+    name: str, epochs: int, warmup: int, steps: int, augmentation: str, convention: str
+) -> None:
     paper = RECIPES[name]
-    assert paper.nnunet_epochs == nnunet_epochs
-    assert f"nnUNetTrainerGDLA{paper.trainer_suffix}" == trainer
-    assert trainers.is_ours(trainer)
-    assert abs(250 * nnunet_epochs - paper.epochs * paper.iterations) <= 125
+    for run, plans_name in ((1, "nnUNetGDLAPaperPlans"), (3, "nnUNetGDLAPaperPlans_run3")):
+        made = paper_plans(plans_of([224.0, 224.0], [1.0, 1.0]), paper, ["US"], run=run)
+        assert made["plans_name"] == plans_name
+        assert made["configurations"]["2d"]["data_identifier"] == "nnUNetGDLAPaperPlans_2d"  # preprocessed once
+        assert made["nnunet_gdla_paper"] == {
+            "recipe": name,
+            "epochs": epochs,
+            "warmup_epochs": warmup,
+            "steps_per_epoch": steps,
+            "augmentation": augmentation,
+            "seed": 41 + run,
+        }
+        assert read_paper_settings(made) is not None
+    assert paper.convention == convention
+
+
+def test_comparators_have_plans_with_their_decoder(capsys: pytest.CaptureFixture[str]) -> None:
+    made = paper_plans(plans_of([224.0, 224.0], [1.0, 1.0]), RECIPES["ph2"], ["R", "G", "B"], run=2, decoder="self")
+    assert made["plans_name"] == "nnUNetGDLAPaperPlans_self_run2"
+    assert made["configurations"]["2d"]["architecture"]["arch_kwargs"]["decoder"] == "self"
+    run_recipe("ph2", "-tr", "nnUNetTrainerPVTSelfAttn_Paper")
+    out = capsys.readouterr().out
+    assert "nnUNetv2_train 505 2d 0 -tr nnUNetTrainerPVTSelfAttn_Paper -p nnUNetGDLAPaperPlans_self\n" in out
+    assert "nnunet-gdla recipe ph2 -d 505 -tr nnUNetTrainerPVTSelfAttn_Paper --write-plans" in out
+
+
+@pytest.mark.parametrize("trainer", ["nnUNetTrainerGDLA", "nnUNetTrainer", "nnUNetTrainerGDLA_Paper_DiceCE"])
+def test_trainers_that_read_no_recipe_are_refused(trainer: str) -> None:
+    with pytest.raises(UserError, match="is not a trainer of ours with _Paper"):
+        run_recipe("ph2", "-tr", trainer)
+
+
+def test_squares_without_their_black_borders_keep_their_pixels() -> None:
+    made = paper_plans(plans_of([220.0, 224.0], [1.0, 1.0]), RECIPES["busi"], ["US"])
+    assert made["configurations"]["2d"]["spacing"] == [1.0, 1.0]
+    made = paper_plans(plans_of([448.0, 672.0], [1.0, 1.0]), RECIPES["busi"], ["US"])
+    assert made["configurations"]["2d"]["spacing"] == [2.0, 3.0]
 
 
 def test_the_median_slice_becomes_224_by_224() -> None:
@@ -173,7 +208,11 @@ def test_a_recipe_is_a_shell_script_with_our_and_nnunets_commands(
     ]
     assert "https://" in out
     assert "arXiv:2603.02727" in out or re.search(r"Dice in % to compare with: PVT-GDLA \d\d\.\d\d", out)
-    trainer = f"nnUNetTrainerGDLA{RECIPES[name].trainer_suffix}"
+    assert [command[-1] for command in commands if command[0] == "nnUNetv2_predict"] == ["--disable_tta"]
+    assert "-chk checkpoint_best.pth" in out
+    assert commands[-1][-2:] == ["--convention", RECIPES[name].convention]
+    assert f"nnunet-gdla recipe {name} -d 77 --runs 3" in out
+    trainer = "nnUNetTrainerGDLA_Paper"
     assert [trainer in command for command in commands] == [False] * 5 + [True, True, False]
     assert f"Dataset077_{RECIPES[name].title}/labelsTs" in out
     parser = argparse.ArgumentParser()
@@ -206,8 +245,8 @@ def test_a_size_that_fills_the_memory_or_is_none_is_wrong_usage(size: str, capsy
 def test_a_recipe_says_what_it_equals(capsys: pytest.CaptureFixture[str]) -> None:
     run_recipe("acdc")
     out = capsys.readouterr().out
-    assert "Paper: 150 epochs of 82 steps = 12300 steps, batch 16;" in out
-    assert "here: 49 epochs of nnU-Net's 250 steps = 12250 steps" in out
+    assert "As in the paper: 150 epochs of 82 steps = 12300 steps," in out
+    assert "warm-up 10 epochs = 820 steps, batch 16," in out
     assert "PVT-GDLA 92.53, DiffAttn 92.20, SelfAttn 92.10, LinearAttn 91.77, EMCAD-B2 92.12" in out
     assert "the split, drawn as 70 / 10 / 20 with seed 0 (paper-ratio, seed 0)" in out
 
@@ -216,7 +255,7 @@ def test_a_recipe_says_what_it_equals(capsys: pytest.CaptureFixture[str]) -> Non
 def test_every_example_of_the_help_is_understood(kind: str) -> None:
     details = getattr(arguments_recipes, f"{kind.upper()}_DETAILS")
     lines = re.findall(rf"^  nnunet-gdla {kind} (.*)$", details, flags=re.MULTILINE)
-    assert len(lines) == 3
+    assert len(lines) == {"convert": 3, "recipe": 5}[kind]
     for line in lines:
         parser = argparse.ArgumentParser()
         getattr(arguments_recipes, kind)(parser)
