@@ -9,10 +9,11 @@ from typing import Any
 
 from nnunet_gdla.errors import UserError
 
-__all__ = ["AUGMENTATIONS", "PAPER_SEED", "SECTION", "PaperSettings", "read_paper_settings"]
+__all__ = ["AUGMENTATIONS", "PAPER_SEED", "SECTION", "SEED_VARIABLE", "PaperSettings", "read_paper_settings"]
 
 SECTION = "nnunet_gdla_paper"  # a key of plans files; nnU-Net passes over keys that it does not know
 PAPER_SEED = 42
+SEED_VARIABLE = "NNUNET_GDLA_SEED"  # goes before the seed of the plans
 AUGMENTATIONS = ("slices", "photographs")
 
 

@@ -81,6 +81,12 @@ class PassLoader(nnUNetDataLoader):  # type: ignore[misc]
         self.seed, self.share = seed, share
         self._made = 0
 
+    def set_thread_id(self, thread_id: int) -> None:
+        """Begin in a process that makes batches; nnU-Net's augmenter calls it there only."""
+        super().set_thread_id(thread_id)
+        # As nnU-Net's own workers do: a forked process would wait for ever for its parent's threads.
+        torch.set_num_threads(1)
+
     def get_indices(self) -> list[tuple[str, int]]:
         """Return the next batch's slices, and set the random state that its crops and augmentation draw from."""
         step = self.share.step + self._made * self.share.workers + self.thread_id

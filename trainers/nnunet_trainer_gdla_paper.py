@@ -14,16 +14,15 @@ from nnunetv2.utilities.default_n_proc_DA import get_allowed_n_proc_DA
 from torch import distributed, nn
 
 from nnunet_gdla.errors import TrainingStopped, UserError
-from nnunet_gdla.paper_settings import PAPER_SEED, PaperSettings, read_paper_settings
+from nnunet_gdla.paper_settings import PAPER_SEED, SEED_VARIABLE, PaperSettings, read_paper_settings
 from nnunet_gdla.trainers.nnunet_gdla_paper_augmentation import PhotographAugmentation, SliceAugmentation
 from nnunet_gdla.trainers.nnunet_gdla_paper_data import PassLoader, Share, Slices, WholeCases, case_dice
 from nnunet_gdla.trainers.nnunet_gdla_schedule import WARMUP_FRACTION, WarmupCosine, paper_learning_rate
 from nnunet_gdla.trainers.nnunet_gdla_supervision import FullResolutionSum
 from nnunet_gdla.trainers.nnunet_trainer_gdla import nnUNetTrainerGDLA
 
-__all__ = ["SEED_VARIABLE", "PaperTraining"]
+__all__ = ["PaperTraining"]
 
-SEED_VARIABLE = "NNUNET_GDLA_SEED"
 _CUDA = torch.device("cuda")
 _PIXELS_AT_ONCE = 32 * 224 * 224  # in validation, as in the released evaluation
 

@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator
 
 from nnunet_gdla.errors import UserError
-from nnunet_gdla.recipes.catalogue import PAPER_TRAINER, PATCH, RECIPES, TRAINED, Recipe, plans_name
+from nnunet_gdla.recipes.catalogue import PAPER_TRAINER, PATCH, RECIPES, PaperModel, Recipe
 from nnunet_gdla.recipes.folders import dataset_folder, raw_folder
 from nnunet_gdla.recipes.paper_plans import write_paper_plans
 
@@ -20,26 +20,23 @@ def run(args: argparse.Namespace) -> int:
     """
     recipe = RECIPES[args.name]
     dataset_id = args.dataset_id or recipe.dataset_id
-    _check_trainer(args.trainer)
+    model = _model(args.trainer)
     if args.write_plans and args.runs:
         raise UserError("--runs writes the plans by itself; leave out --write-plans")
     if args.runs:
         from nnunet_gdla.commands.recipe_runs import do_runs
 
-        return do_runs(
-            recipe, dataset_id, args.runs, trainer=args.trainer, device=args.device, overwrite=args.overwrite
-        )
+        return do_runs(recipe, dataset_id, args.runs, model=model, device=args.device, overwrite=args.overwrite)
     if args.write_plans:
-        decoder = TRAINED[args.trainer.split("_")[0]][0]
-        print(write_paper_plans(recipe, dataset_id, decoder=decoder, overwrite=args.overwrite))
-        print(f"next: nnUNetv2_preprocess -d {dataset_id} -plans_name {plans_name(decoder=decoder)} -c 2d")
+        print(write_paper_plans(recipe, dataset_id, model=model, overwrite=args.overwrite))
+        print(f"next: nnUNetv2_preprocess -d {dataset_id} -plans_name {model.plans()} -c 2d")
         return 0
-    for line in (*_taken(recipe, dataset_id), *_lines(recipe, dataset_id, args.trainer), *_words(recipe)):
+    for line in (*_taken(recipe, dataset_id), *_lines(recipe, dataset_id, model), *_words(recipe)):
         print(line)
     return 0
 
 
-def _check_trainer(trainer: str) -> None:
+def _model(trainer: str) -> PaperModel:
     from nnunet_gdla.trainers import is_ours
 
     if not is_ours(trainer) or "_Paper" not in trainer:
@@ -47,6 +44,7 @@ def _check_trainer(trainer: str) -> None:
             f"-tr {trainer} is not a trainer of ours with _Paper, and only these read what recipes write into plans; "
             f"give {PAPER_TRAINER}, or a comparator such as nnUNetTrainerPVTSelfAttn_Paper"
         )
+    return PaperModel(trainer)
 
 
 def _taken(recipe: Recipe, dataset_id: int) -> Iterator[str]:
@@ -58,11 +56,11 @@ def _taken(recipe: Recipe, dataset_id: int) -> Iterator[str]:
             yield f"# NOTE: {error}"
 
 
-def _lines(recipe: Recipe, dataset_id: int, trainer: str) -> Iterator[str]:
+def _lines(recipe: Recipe, dataset_id: int, model: PaperModel) -> Iterator[str]:
     """The commands; lines that are none begin with #, so that the whole can be kept as a shell script."""
     folder = recipe.folder_name(dataset_id)
     size = f" --size {PATCH}" if recipe.square else ""
-    plans = plans_name(decoder=TRAINED[trainer.split("_")[0]][0])
+    trainer, plans = model.trainer, model.plans()
     which = f"-d {dataset_id} -c 2d -f 0 -tr {trainer} -p {plans}"
     own = "" if trainer == PAPER_TRAINER else f" -tr {trainer}"
     predictions = f"predictions/{recipe.name}"
@@ -71,7 +69,7 @@ def _lines(recipe: Recipe, dataset_id: int, trainer: str) -> Iterator[str]:
     yield f"# SOURCE is the folder that holds {recipe.unpacked}"
     yield f"nnunet-gdla convert {recipe.name} SOURCE -d {dataset_id}{size} -np 4"
     yield f"nnunet-gdla doctor -d {dataset_id}"
-    yield f"nnunet-gdla plan -d {dataset_id}"
+    yield " ".join((f"nnunet-gdla plan -d {dataset_id}", *model.plan_options))
     yield f"nnunet-gdla recipe {recipe.name} -d {dataset_id}{own} --write-plans"
     yield f"nnUNetv2_preprocess -d {dataset_id} -plans_name {plans} -c 2d"
     yield f"nnUNetv2_train {dataset_id} 2d 0 -tr {trainer} -p {plans}"

@@ -13,7 +13,8 @@ import numpy as np
 
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.evaluation.results import MEAN, SUMMARY_FILE, read_results
-from nnunet_gdla.recipes.catalogue import PAPER_PLANS, PATCH, SOURCE_PLANS, TRAINED, Recipe, plans_name
+from nnunet_gdla.paper_settings import SEED_VARIABLE
+from nnunet_gdla.recipes.catalogue import PAPER_PLANS, PATCH, PaperModel, Recipe
 from nnunet_gdla.recipes.paper_plans import write_paper_plans
 
 __all__ = ["Run", "do_runs", "table"]
@@ -45,13 +46,16 @@ class _Step:
     is_done: Callable[[], bool]
 
 
-def do_runs(recipe: Recipe, dataset_id: int, count: int, *, trainer: str, device: str, overwrite: bool = False) -> int:
+def do_runs(
+    recipe: Recipe, dataset_id: int, count: int, *, model: PaperModel, device: str, overwrite: bool = False
+) -> int:
     """Do what is missing, then print the table.
 
     Raises:
-        UserError: If a folder or the dataset is missing, or a step fails.
+        UserError: If a folder or the dataset is missing, one seed is set for all, or a step fails.
     """
-    decoder, _ = TRAINED[trainer.split("_")[0]]
+    if os.environ.get(SEED_VARIABLE):
+        raise UserError(f"{SEED_VARIABLE} is set, so every run would have the same seed; unset it")
     raw, preprocessed, results = _folders(recipe.folder_name(dataset_id))
     cases = sorted(path.name for path in (raw / "labelsTs").glob("*")) if raw.is_dir() else []
     if not cases:
@@ -60,29 +64,30 @@ def do_runs(recipe: Recipe, dataset_id: int, count: int, *, trainer: str, device
             f"there is no {raw} with test cases; convert first: nnunet-gdla convert {recipe.name} SOURCE "
             f"-d {dataset_id}{size}"
         )
-    _do(_Step("plan", ("nnunet-gdla", "plan", "-d", str(dataset_id)), (preprocessed / f"{SOURCE_PLANS}.json").is_file))
+    planned = preprocessed / f"{model.source_plans}.json"
+    _do(_Step("plan", ("nnunet-gdla", "plan", "-d", str(dataset_id), *model.plan_options), planned.is_file))
     for number in range(1, count + 1):
-        write_paper_plans(recipe, dataset_id, run=number, decoder=decoder, overwrite=overwrite)
-    preprocess = ("nnUNetv2_preprocess", "-d", str(dataset_id), "-plans_name", plans_name(1, decoder), "-c", "2d")
+        write_paper_plans(recipe, dataset_id, model=model, run=number, overwrite=overwrite)
+    preprocess = ("nnUNetv2_preprocess", "-d", str(dataset_id), "-plans_name", model.plans(), "-c", "2d")
     _do(_Step("preprocessing", preprocess, lambda: _is_preprocessed(raw, preprocessed)))
     runs = []
     for number in range(1, count + 1):
-        plans = plans_name(number, decoder)
-        model = results / f"{trainer}__{plans}__2d"
+        fold = results / f"{model.trainer}__{model.plans(number)}__2d" / "fold_0"
         seed = recipe.settings.seed + number - 1
-        for step in _steps(recipe, dataset_id, raw, model, plans, trainer, device, cases):
+        which = ("-tr", model.trainer, "-p", model.plans(number), "-device", device)
+        for step in _steps(recipe, str(dataset_id), which, raw, fold, cases):
             _do(step, f"run {number} of {count}, seed {seed}: ")
-        scores = read_results(_evaluation(recipe, model))
+        scores = read_results(_evaluation(recipe, fold))
         dice, hd95 = (float(np.nanmean(scores.columns(metric)[MEAN])) for metric in ("dice", "hd95"))
         runs.append(Run(number, seed, 100 * dice, hd95))
-    print("\n".join(table(recipe, trainer, runs)))
+    print("\n".join(table(recipe, model, runs)))
     return 0
 
 
-def table(recipe: Recipe, trainer: str, runs: list[Run]) -> Iterator[str]:
+def table(recipe: Recipe, model: PaperModel, runs: list[Run]) -> Iterator[str]:
     """One line a run, their mean and spread, and the paper's number."""
     with_distance = recipe.convention == "transunet"
-    yield f"\n{recipe.title}, {trainer}, {recipe.convention} convention, test cases"
+    yield f"\n{recipe.title}, {model.trainer}, {recipe.convention} convention, test cases"
     yield "run  seed  Dice %" + "  HD95 (voxels)" * with_distance
     for run in runs:
         yield f"{run.number:>3}  {run.seed:>4}  {run.dice:6.2f}" + f"  {run.hd95:13.2f}" * with_distance
@@ -92,9 +97,10 @@ def table(recipe: Recipe, trainer: str, runs: list[Run]) -> Iterator[str]:
     if with_distance and len(runs) > 1:
         distances = [run.hd95 for run in runs]
         yield f"HD95: mean {np.mean(distances):.2f}, standard deviation {np.std(distances, ddof=1):.2f}"
-    _, model = TRAINED[trainer.split("_")[0]]
-    reference = dict(recipe.scores).get(model)
-    yield f"paper: {model} {reference:.2f}" if reference is not None else "paper: see its table (arXiv:2603.02727)"
+    reference = dict(recipe.scores).get(model.title)
+    yield (
+        f"paper: {model.title} {reference:.2f}" if reference is not None else "paper: see its table (arXiv:2603.02727)"
+    )
 
 
 def _folders(dataset: str) -> tuple[Path, Path, Path]:
@@ -112,31 +118,21 @@ def _is_preprocessed(raw: Path, preprocessed: Path) -> bool:
 
 
 def _steps(
-    recipe: Recipe,
-    dataset_id: int,
-    raw: Path,
-    model: Path,
-    plans: str,
-    trainer: str,
-    device: str,
-    cases: list[str],
+    recipe: Recipe, dataset_id: str, which: tuple[str, ...], raw: Path, fold: Path, cases: list[str]
 ) -> Iterator[_Step]:
     """The steps of one run, in order; what a step finds is looked at when its turn has come."""
-    fold, number = model / "fold_0", str(dataset_id)
     final, best = fold / "checkpoint_final.pth", fold / "checkpoint_best.pth"
-    which = ("-tr", trainer, "-p", plans, "-device", device)
     goes_on = ("--c",) if any(fold.glob("checkpoint_*.pth")) else ()
-    yield _Step("training", ("nnUNetv2_train", number, "2d", "0", *which, *goes_on), final.is_file)
+    yield _Step("training", ("nnUNetv2_train", dataset_id, "2d", "0", *which, *goes_on), final.is_file)
     predictions = fold / "predictions_test"
-    where = ("-i", str(raw / "imagesTs"), "-o", str(predictions))
-    chosen = ("-chk", best.name, "--disable_tta")
     masks = [predictions / name for name in cases]
+    chosen = ("-chk", best.name, "--disable_tta", "-i", str(raw / "imagesTs"), "-o", str(predictions))
     yield _Step(
         "prediction",
-        ("nnUNetv2_predict", "-d", number, "-c", "2d", "-f", "0", *which, *chosen, *where),
+        ("nnUNetv2_predict", "-d", dataset_id, "-c", "2d", "-f", "0", *which, *chosen),
         lambda: _newer(masks, best),
     )
-    evaluated = _evaluation(recipe, model)
+    evaluated = _evaluation(recipe, fold)
     options = ("--dataset-json", str(raw / "dataset.json"), "--convention", recipe.convention, "--out", str(evaluated))
     yield _Step(
         "evaluation",
@@ -145,8 +141,8 @@ def _steps(
     )
 
 
-def _evaluation(recipe: Recipe, model: Path) -> Path:
-    return model / "fold_0" / f"evaluation_test_{recipe.convention}"
+def _evaluation(recipe: Recipe, fold: Path) -> Path:
+    return fold / f"evaluation_test_{recipe.convention}"
 
 
 def _newer(files: list[Path], source: Path) -> bool:

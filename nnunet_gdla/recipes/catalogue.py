@@ -14,9 +14,8 @@ __all__ = [
     "RECIPES",
     "SEED",
     "SOURCE_PLANS",
-    "TRAINED",
+    "PaperModel",
     "Recipe",
-    "plans_name",
 ]
 
 PATCH = 224
@@ -24,7 +23,7 @@ SEED = 0  # of drawn splits
 SOURCE_PLANS = "nnUNetGDLAPlans"
 PAPER_PLANS = "nnUNetGDLAPaperPlans"
 PAPER_TRAINER = "nnUNetTrainerGDLA_Paper"
-TRAINED = {  # decoder, and the paper's name of the model, by the beginning of a trainer's name
+_TRAINED = {  # decoder, and the paper's name of the model, by the beginning of a trainer's name
     "nnUNetTrainerGDLA": ("gdla", "PVT-GDLA"),
     "nnUNetTrainerPVTDiffAttn": ("diff", "DiffAttn"),
     "nnUNetTrainerPVTSelfAttn": ("self", "SelfAttn"),
@@ -96,12 +95,52 @@ class Recipe:
         return f"Dataset{dataset_id:03d}_{self.title}"
 
 
-def plans_name(run: int = 1, decoder: str = "gdla") -> str:
-    """Name of the plans of one of several runs, counted from 1.
+@dataclass(frozen=True)
+class PaperModel:
+    """What a trainer's name stands for, and the plans that it needs.
 
-    Runs differ in their seed, comparators in the decoder that they name; all read the same preprocessed data.
+    Args:
+        trainer: Name of a trainer of ours with `_Paper`.
     """
-    return PAPER_PLANS + (f"_{decoder}" if decoder != "gdla" else "") + (f"_run{run}" if run > 1 else "")
+
+    trainer: str
+
+    @property
+    def _parts(self) -> list[str]:
+        return self.trainer.split("_")
+
+    @property
+    def decoder(self) -> str:
+        """Its decoder as the network calls it."""
+        return _TRAINED[self._parts[0]][0]
+
+    @property
+    def title(self) -> str:
+        """What the paper's tables call it."""
+        return _TRAINED[self._parts[0]][1]
+
+    @property
+    def size(self) -> str:
+        """Encoder that the name fixes, such as "B0"; empty for the paper's own."""
+        return next((part for part in self._parts[1:] if len(part) == 2 and part[0] == "B"), "")
+
+    @property
+    def source_plans(self) -> str:
+        """Name of our planner's plans with this encoder."""
+        return SOURCE_PLANS + (f"_{self.size}" if self.size else "")
+
+    @property
+    def plan_options(self) -> tuple[str, ...]:
+        """Options of `nnunet-gdla plan` that make these."""
+        return ("-e", f"pvt_v2_{self.size.lower()}") if self.size else ()
+
+    def plans(self, run: int = 1) -> str:
+        """Name of the paper's plans of one of several runs, counted from 1.
+
+        Runs differ in their seed, models in the network that they name; all read the same preprocessed data.
+        """
+        decoder = "" if self.decoder == "gdla" else self.decoder
+        return "_".join(part for part in (PAPER_PLANS, self.size, decoder, f"run{run}" if run > 1 else "") if part)
 
 
 def _scores(*values: float) -> tuple[tuple[str, float], ...]:

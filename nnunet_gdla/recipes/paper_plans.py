@@ -9,24 +9,25 @@ from typing import Any
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.files import read_json_object
 from nnunet_gdla.paper_settings import SECTION
-from nnunet_gdla.recipes.catalogue import PAPER_PLANS, PATCH, SOURCE_PLANS, Recipe, plans_name
+from nnunet_gdla.recipes.catalogue import PAPER_PLANS, PAPER_TRAINER, PATCH, PaperModel, Recipe
 from nnunet_gdla.recipes.files import write_json
 
 __all__ = ["paper_plans", "write_paper_plans"]
 
 _HU_LOW, _HU_HIGH = -125, 275
+_OWN = PaperModel(PAPER_TRAINER)
 
 
 def write_paper_plans(
-    recipe: Recipe, dataset_id: int, *, run: int = 1, decoder: str = "gdla", overwrite: bool = False
+    recipe: Recipe, dataset_id: int, *, model: PaperModel = _OWN, run: int = 1, overwrite: bool = False
 ) -> Path:
     """Write the paper's plans beside our planner's plans of a dataset, and return the file.
 
     Args:
         recipe: The dataset.
         dataset_id: Its number.
+        model: The paper's own, or a comparator.
         run: Which of several runs, from 1; each has plans of its own name and the next seed.
-        decoder: The paper's own, or a comparator's.
         overwrite: Replace other plans of that name.
 
     Raises:
@@ -37,7 +38,7 @@ def write_paper_plans(
     if not named:
         raise UserError("nnUNet_preprocessed is not set: export nnUNet_preprocessed=FOLDER")
     folder = Path(named) / recipe.folder_name(dataset_id)
-    source = folder / f"{SOURCE_PLANS}.json"
+    source = folder / f"{model.source_plans}.json"
     if not source.is_file():
         others = sorted(path.name for path in folder.parent.glob(f"Dataset{dataset_id:03d}_*") if path != folder)
         if others and not folder.is_dir():
@@ -45,12 +46,14 @@ def write_paper_plans(
                 f"number {dataset_id} is {others[0]}, and the recipe wants {folder.name}; convert under a free number "
                 "(nnunet-gdla convert ... -d ID) and give that one here"
             )
-        raise UserError(f"there is no {source}; plan first: nnunet-gdla plan -d {dataset_id}")
+        raise UserError(
+            " ".join((f"there is no {source}; plan first: nnunet-gdla plan -d {dataset_id}", *model.plan_options))
+        )
     dataset = read_json_object(folder / "dataset.json")
     if not isinstance(dataset.get("channel_names"), dict):
         raise UserError(f"{folder / 'dataset.json'} has no channel_names; plan again: nnunet-gdla plan -d {dataset_id}")
     channels = list(dataset["channel_names"].values())
-    made = paper_plans(read_json_object(source), recipe, channels, run=run, decoder=decoder)
+    made = paper_plans(read_json_object(source), recipe, channels, model=model, run=run)
     target = folder / f"{made['plans_name']}.json"
     if not overwrite and target.is_file() and read_json_object(target) != made:
         raise UserError(
@@ -61,7 +64,7 @@ def write_paper_plans(
 
 
 def paper_plans(
-    plans: dict[str, Any], recipe: Recipe, channels: list[str], *, run: int = 1, decoder: str = "gdla"
+    plans: dict[str, Any], recipe: Recipe, channels: list[str], *, model: PaperModel = _OWN, run: int = 1
 ) -> dict[str, Any]:
     """Return plans with the paper's batch, a patch of 224 x 224, its intensities, and a section for trainers `_Paper`.
 
@@ -87,8 +90,8 @@ def paper_plans(
     plan["median_image_size_in_voxels"] = [float(PATCH), float(PATCH)]
     plan["patch_size"] = [PATCH, PATCH]
     plan["batch_size"] = recipe.batch
-    if decoder != "gdla":
-        plan["architecture"]["arch_kwargs"]["decoder"] = decoder
+    if model.decoder != "gdla":
+        plan["architecture"]["arch_kwargs"]["decoder"] = model.decoder
     plan["data_identifier"] = f"{PAPER_PLANS}_2d"
     plan["normalization_schemes"] = [_scheme(channel) for channel in channels]
     plan["use_mask_for_norm"] = [False] * len(channels)
@@ -100,7 +103,7 @@ def paper_plans(
                 "mean": _HU_LOW,
                 "std": _HU_HIGH - _HU_LOW,
             }
-    made["plans_name"] = plans_name(run, decoder)
+    made["plans_name"] = model.plans(run)
     made[SECTION] = replace(recipe.settings, seed=recipe.settings.seed + run - 1).section()
     made["experiment_planner_used"] = "nnunet-gdla recipe"  # by which `nnunet-gdla plan` knows not to replace them
     made["configurations"] = {"2d": plan}

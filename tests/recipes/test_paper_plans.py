@@ -12,6 +12,7 @@ from nnunet_gdla.commands import arguments_recipes, recipe
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.paper_settings import read_paper_settings
 from nnunet_gdla.recipes import RECIPES
+from nnunet_gdla.recipes.catalogue import PaperModel
 from nnunet_gdla.recipes.paper_plans import paper_plans
 
 
@@ -71,8 +72,24 @@ def test_plans_hold_the_papers_lengths(
     assert paper.convention == convention
 
 
+SELF = PaperModel("nnUNetTrainerPVTSelfAttn_Paper")
+
+
+@pytest.mark.parametrize(
+    ("trainer", "source", "plans"),
+    [
+        ("nnUNetTrainerGDLA_Paper", "nnUNetGDLAPlans", "nnUNetGDLAPaperPlans"),
+        ("nnUNetTrainerGDLA_B0_Paper_2epochs", "nnUNetGDLAPlans_B0", "nnUNetGDLAPaperPlans_B0"),
+        ("nnUNetTrainerPVTDiffAttn_B4_Paper", "nnUNetGDLAPlans_B4", "nnUNetGDLAPaperPlans_B4_diff"),
+    ],
+)
+def test_plans_of_other_networks_have_names_of_their_own(trainer: str, source: str, plans: str) -> None:
+    assert (PaperModel(trainer).source_plans, PaperModel(trainer).plans()) == (source, plans)
+    assert PaperModel(trainer).plans(3) == f"{plans}_run3"
+
+
 def test_comparators_have_plans_with_their_decoder(capsys: pytest.CaptureFixture[str]) -> None:
-    made = paper_plans(plans_of([224.0, 224.0], [1.0, 1.0]), RECIPES["ph2"], ["R", "G", "B"], run=2, decoder="self")
+    made = paper_plans(plans_of([224.0, 224.0], [1.0, 1.0]), RECIPES["ph2"], ["R", "G", "B"], model=SELF, run=2)
     assert made["plans_name"] == "nnUNetGDLAPaperPlans_self_run2"
     assert made["configurations"]["2d"]["architecture"]["arch_kwargs"]["decoder"] == "self"
     run_recipe("ph2", "-tr", "nnUNetTrainerPVTSelfAttn_Paper")
