@@ -78,15 +78,25 @@ def check_card(card: Card) -> Iterator[Finding]:
     for dtype, dtype_name in DTYPES.items():
         for operator, calls in _calls(card.device, dtype):
             title = f"{operator.name}, {dtype_name}"
-            compared = _self_check.compare(operator, calls[0][1])
-            if compared.wrong != _self_check.PASSED:
+            compared = [_self_check.compare(operator, call) for call in _choices(calls[0][1])]
+            reasons = [each.wrong for each in compared if each.wrong != _self_check.PASSED]
+            if reasons:
                 wrong = True
-                fix = f"leave triton out of {FORMS_VARIABLE}, and send us this line"
-                yield failed(title, compared.wrong, fix)
+                fix = f"leave triton out of {FORMS_VARIABLE}, and open an issue with this line"
+                yield failed(title, reasons[0], fix)
                 continue
+            error = max(each.error for each in compared)
             rows = [f"{size}, {_row(card, operator, call, total)}" for size, call in calls]
-            yield passed(title, "; ".join([f"error against float64 {compared.error:.1e}", *rows]))
+            yield passed(title, "; ".join([f"error against float64 {error:.1e}", *rows]))
     yield _advice(total, wrong)
+
+
+def _choices(call: Any) -> Iterator[Any]:  # noqa: ANN401
+    """The call, and what else its kernels are compiled for: the gate of the released checkpoints, no difference."""
+    yield call
+    if hasattr(call, "gate"):
+        yield call._replace(gate="sigmoid")
+        yield call._replace(lam=None)
 
 
 def _calls(device: torch.device, dtype: torch.dtype) -> Iterator[tuple[Operator[Any], list[tuple[str, Any]]]]:
