@@ -25,6 +25,7 @@ __all__ = ["Planned", "check_plans", "network_size", "usual_encoder"]
 
 _ATTENTIONS = {LinearAttention: "linear", SoftmaxAttention: "self", DifferentialAttention: "diff"}
 _DEVICES: dict[str, Device] = {"cuda": "cuda", "cpu": "cpu", "mps": "mps"}
+_NO_PLANS = ("dataset.json", "dataset_fingerprint.json", "splits_final.json")
 # Beyond this there is no doubt: the model is good to 15 %, and on a CPU spares more than half a GiB for nnU-Net.
 _SURELY_TOO_MUCH = 1.25
 
