@@ -1,4 +1,5 @@
 import argparse
+import json
 import re
 import sys
 from pathlib import Path
@@ -231,3 +232,61 @@ def test_a_training_step_that_is_not_finite_fails(monkeypatch: pytest.MonkeyPatc
     (problem,) = checks.check_training_step("cpu")
     assert problem.level is Level.FAIL
     assert problem.detail.startswith("loss nan")
+
+
+@pytest.mark.parametrize("device", ["cuda", "mps"])
+def test_a_device_that_is_not_there_gives_one_failure(raw: Path, monkeypatch: pytest.MonkeyPatch, device: str) -> None:
+    """S18: what needs the device is left out, it would only break."""
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    environment = dict(doctor._environment("nnUNetTrainerGDLA", device))
+    checked = ("torch", "torch.compile", "training step")
+    findings = [finding for title in checked for finding in run_check(title, environment[title])]
+    (problem,) = [finding for finding in findings if finding.level is Level.FAIL]
+    assert problem.detail == f"{device} is not available to torch"
+    assert not {"torch.compile", "training step"} & {finding.title for finding in findings}
+
+
+@pytest.mark.parametrize("name", ["nnUNetTrainerGDLA_WRONG", "Wrong"])
+def test_a_wrong_trainer_is_named_once(raw: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    """S18: our sentence with the rule of names was printed for each look-up."""
+    environment = dict(doctor._environment(name, "cpu"))
+    checked = ("trainers", "encoder weights")
+    findings = [finding for title in checked for finding in run_check(title, environment[title])]
+    (problem,) = [finding for finding in findings if finding.level is Level.FAIL]
+    assert problem.title == f"trainer {name}"
+    assert (f"has no trainer '{name}'" in problem.detail) == (name != "Wrong")
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.usefixtures("_only_the_dataset")
+def test_findings_as_json(raw: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_dataset(raw, *PNG)
+    assert cli.main(["doctor", "-d", "801", "-device", "cpu", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert {finding["level"] for finding in report["findings"]} == {"PASS"}
+    assert report["findings"][-1] == {
+        "level": "PASS",
+        "title": "plans",
+        "text": "plans: no nnUNetPlans for Dataset801_MadePng yet",
+        "advice": "next, when nothing fails: nnUNetv2_plan_and_preprocess -d 801 -c 2d",
+    }
+    assert (report["passed"], report["warnings"], report["failed"]) == (len(report["findings"]), 0, 0)
+    assert report["ready_to_train"] is False
+    assert "plans and preprocessed data are missing" in report["verdict"]
+    (raw / "Dataset801_MadePng" / "labelsTr" / "case_1.png").unlink()
+    assert cli.main(["doctor", "-d", "801", "-device", "cpu", "--json"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert report["failed"] == 1
+    assert [finding["text"] for finding in report["findings"] if finding["level"] == "FAIL"] == [
+        "missing label: case_1.png"
+    ]
+
+
+@pytest.mark.parametrize("fold", ["-1", "first", "0.5"])
+def test_folds_are_numbers_or_all(fold: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["doctor", "-d", "801", "-f", fold])
+    assert "argument -f/--fold" in capsys.readouterr().err
