@@ -6,14 +6,15 @@ from pathlib import Path
 from nnunet_gdla.commands.evaluate import evaluate, print_remarks
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.evaluation.comparison import compare_results, comparison_notes, comparison_table, write_comparison
-from nnunet_gdla.evaluation.conventions import CONVENTIONS
-from nnunet_gdla.evaluation.output import refuse_occupied
+from nnunet_gdla.evaluation.conventions import CONVENTIONS, MISSED
+from nnunet_gdla.evaluation.missed import side_by_side
+from nnunet_gdla.evaluation.output import default_folder, refuse_occupied
 from nnunet_gdla.evaluation.results import METRICS_FILE, Results, read_results
 from nnunet_gdla.words import counted
 
 __all__ = ["run"]
 
-_FOLDERS = (".", "evaluation", *(f"evaluation_{name}" for name in CONVENTIONS))
+_FOLDERS = (".", *(default_folder(name, missed) for missed in MISSED for name in CONVENTIONS))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -24,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
     lines, differences = compare_results(a, b, draws=args.draws, seed=args.seed)
     write_comparison(a, lines, differences, folder, title=f"A - B; A: {args.a}, B: {args.b}")
     print(f"\nA: {args.a}, {counted(len(a.cases), 'case')}\nB: {args.b}, {counted(len(b.cases), 'case')}\n")
-    print(comparison_table(a, lines) + comparison_notes(lines))
+    print(comparison_table(a, lines) + side_by_side(a, b) + comparison_notes(lines))
     for name, one, two in (("A", a, b), ("B", b, a)):
         only = [case for case in one.cases if case not in set(two.cases)]
         if only:
@@ -38,7 +39,12 @@ def _results(args: argparse.Namespace, folder: Path) -> Results:
         results = evaluate(args, folder, Path(args.truth))
         print_remarks(results)
         return results
-    options = {"--dataset-json": args.dataset_json, "--convention": args.convention, "--tolerance": args.tolerance}
+    options = {
+        "--dataset-json": args.dataset_json,
+        "--convention": args.convention,
+        "--tolerance": args.tolerance,
+        "--missed": args.missed,
+    }
     given = [name for name, value in options.items() if value is not None]
     if given:
         raise UserError(f"{given[0]} needs --truth; the results in {folder} were counted when they were evaluated")

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.evaluation.classes import LabelScheme, find_dataset_json, read_scheme
-from nnunet_gdla.evaluation.conventions import STANDARD
-from nnunet_gdla.evaluation.output import refuse_occupied
+from nnunet_gdla.evaluation.conventions import LEAVE_OUT, STANDARD
+from nnunet_gdla.evaluation.output import default_folder, refuse_occupied
 from nnunet_gdla.evaluation.report import summarise_results, summary_notes, summary_table, write_report
 from nnunet_gdla.evaluation.results import Results
 from nnunet_gdla.evaluation.run import default_processes, evaluate_folders
@@ -27,8 +27,7 @@ def run(args: argparse.Namespace) -> int:
     if predictions.resolve() == truth.resolve():
         print(f"NOTE: {truth} is both PREDICTIONS and TRUTH, so every score is perfect\n")
     rules = args.convention or STANDARD
-    suffix = "" if rules == STANDARD else f"_{rules}"
-    folder = Path(args.out) if args.out else predictions / f"evaluation{suffix}"
+    folder = Path(args.out) if args.out else predictions / default_folder(rules, args.missed or LEAVE_OUT)
     refuse_occupied(folder, (predictions, truth))
     results = evaluate(args, predictions, truth)
     if args.require_all and (results.missing or results.extra):
@@ -38,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     some = any(metric.n > 1 for metrics in summaries.values() for metric in metrics.values())
     shown = "mean over cases [95 % interval]" if some else "mean over cases, without intervals"
     print(f"{counted(len(results.cases), 'case')}, {results.convention} convention: {shown}\n")
-    print(summary_table(results, summaries) + summary_notes(summaries))
+    print(summary_table(results, summaries) + summary_notes(results, summaries))
     print_remarks(results)
     print(f"\nwritten: {folder}")
     return 0
@@ -58,6 +57,7 @@ def evaluate(args: argparse.Namespace, predictions: Path, truth: Path) -> Result
         scheme=_scheme(args.dataset_json, predictions, truth),
         rules=args.convention or STANDARD,
         tolerance=1.0 if args.tolerance is None else args.tolerance,
+        missed=args.missed or LEAVE_OUT,
         processes=args.processes or default_processes(),
     )
 

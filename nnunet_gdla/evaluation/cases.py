@@ -1,5 +1,6 @@
 """One case: two files, or two arrays of labels, to the metrics of every class."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from scipy import ndimage
 
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.evaluation.classes import LabelScheme, MaskClass, classes_of_values
-from nnunet_gdla.evaluation.conventions import Convention, convention, score
+from nnunet_gdla.evaluation.conventions import LEAVE_OUT, Convention, convention, score
 from nnunet_gdla.evaluation.masks import Mask, check_same_grid, read_mask
 from nnunet_gdla.evaluation.overlap import Counts, count_pixels
 from nnunet_gdla.evaluation.surface import distances_in_box
@@ -31,6 +32,7 @@ class CaseJob:
         scheme: Labels of the dataset; None: every value of the two masks is a class.
         convention: Name of the convention.
         tolerance: Of NSD, in the convention's unit.
+        missed: What becomes of distances to an empty mask.
     """
 
     name: str
@@ -39,6 +41,7 @@ class CaseJob:
     scheme: LabelScheme | None
     convention: str
     tolerance: float
+    missed: str = LEAVE_OUT
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,7 @@ def evaluate_case(job: CaseJob) -> CaseScores:
         classes,
         spacing=spacing or (1.0, 1.0, 1.0),
         ignore=job.scheme.ignore if job.scheme else None,
-        rules=convention(job.convention),
+        rules=convention(job.convention, job.missed),
         tolerance=job.tolerance,
     )
     pixels = sum(next(iter(scores.values())).counts) if scores else truth.labels.size
@@ -131,6 +134,7 @@ def evaluate_labels(
     if ignore is not None:
         masks = [np.where(masks[1] == ignore, 0, mask).astype(mask.dtype) for mask in masks]
     boxes = [ndimage.find_objects(mask) for mask in masks]
+    diagonal = math.hypot(*(length * size for length, size in zip(shape, sizes, strict=True)))
     scores = {}
     for each in classes:
         counts = pairs.of(each.values)
@@ -139,7 +143,8 @@ def evaluate_labels(
             box = _around([found[value - 1] for found in boxes for value in each.values if 0 < value <= len(found)])
             one, two = (np.isin(mask[box], each.values) for mask in masks)
             distances = distances_in_box(one, two, sizes)
-        scores[each.name] = ClassScores(score(counts, distances, rules, tolerance=tolerance), counts)
+        metrics = score(counts, distances, rules, tolerance=tolerance, diagonal=diagonal)
+        scores[each.name] = ClassScores(metrics, counts)
     return scores
 
 

@@ -14,7 +14,8 @@ from nnunet_gdla.errors import UserError
 from nnunet_gdla.evaluation.conventions import METRICS
 from nnunet_gdla.evaluation.figures import Columns, draw_differences
 from nnunet_gdla.evaluation.files import OPTION, replaced
-from nnunet_gdla.evaluation.report import align, metric_title
+from nnunet_gdla.evaluation.missed import why_not_comparable, wrapped
+from nnunet_gdla.evaluation.report import align, metric_name, metric_title
 from nnunet_gdla.evaluation.results import MEAN, Results, mean_of_defined
 from nnunet_gdla.evaluation.small_samples import pairs_remark, table_notes
 from nnunet_gdla.evaluation.statistics import Comparison, compare_paired, holm
@@ -34,6 +35,7 @@ COMPARISON_FILE, DIFFERENCES_FILE = "comparison.csv", "differences.png"
 
 _HIGHER_IS_BETTER = {"dice": True, "iou": True, "hd95": False, "assd": False, "nsd": True, "pixel_accuracy": True}
 _LEVEL = 0.05
+_UNKNOWN = dict.fromkeys(("mean_a", "mean_b", "difference", "low", "high", "p"), float("nan"))
 Pair = tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]
 _COLUMNS = (
     *("metric", "class", "mean_a", "mean_b", "difference", "ci95_low", "ci95_high", "p", "p_holm", "better"),
@@ -51,6 +53,7 @@ class Line:
         found: Its comparison.
         p_holm: p adjusted for the number of classes; NaN where there is no test. For the mean over classes it is p.
         better: "A" or "B" where p_holm is below 0.05, else "".
+        refused: Why no difference is called; empty where one is.
     """
 
     metric: str
@@ -58,10 +61,13 @@ class Line:
     found: Comparison
     p_holm: float
     better: str
+    refused: str = ""
 
 
 def compare_results(a: Results, b: Results, *, draws: int, seed: int) -> tuple[list[Line], dict[str, Columns]]:
     """Compare two evaluations case by case.
+
+    No difference is called where a case drops out for one of the two only: it may be the one that this model missed.
 
     Args:
         a: First model.
@@ -86,13 +92,18 @@ def compare_results(a: Results, b: Results, *, draws: int, seed: int) -> tuple[l
         names = a.classes
         if len(names) > 1:
             names, pairs[MEAN] = (*names, MEAN), _means(list(pairs.values()))
+        refused = why_not_comparable(a, b, cases, metric)
+        if refused:
+            refused[MEAN] = "not so for every class"
         found = {name: compare_paired(*pair, draws=draws, seed=seed) for name, pair in pairs.items()}
+        found |= {name: found[name]._replace(**_UNKNOWN) for name in refused if name in found}
         adjusted = dict(zip(a.classes, holm([found[name].p for name in a.classes]), strict=True))
         for name in names:
             p_holm = adjusted.get(name, found[name].p)
-            lines.append(Line(metric, name, found[name], p_holm, _better(metric, found[name], p_holm)))
+            better = _better(metric, found[name], p_holm)
+            lines.append(Line(metric, name, found[name], p_holm, better, refused.get(name, "")))
         gaps = {name: pairs[name][0] - pairs[name][1] for name in a.classes}
-        differences[metric] = {name: gap[~np.isnan(gap)] for name, gap in gaps.items()}
+        differences[metric] = {name: gap[~np.isnan(gap) & (name not in refused)] for name, gap in gaps.items()}
     return lines, differences
 
 
@@ -120,9 +131,8 @@ def write_comparison(
                 found = line.found
                 numbers = (found.mean_a, found.mean_b, found.difference, found.low, found.high, found.p, line.p_holm)
                 cells = ["" if np.isnan(number) else repr(number) for number in numbers]
-                writer.writerow(
-                    [line.metric, line.name, *cells, line.better, found.n, found.undefined, pairs_remark(found.n)]
-                )
+                remark = f"not compared: {line.refused}" if line.refused else pairs_remark(found.n)
+                writer.writerow([line.metric, line.name, *cells, line.better, found.n, found.undefined, remark])
 
     with together(folder, option=OPTION):
         replaced(folder / COMPARISON_FILE, write)
@@ -142,14 +152,23 @@ def comparison_table(a: Results, lines: list[Line]) -> str:
 
 
 def comparison_notes(lines: list[Line]) -> str:
-    """Return, for below the table, what so few pairs cannot show; nothing where there are enough."""
-    return table_notes((line.found.n for line in lines), pairs_remark)
+    """Return, for below the table, which differences are not called, and what so few pairs cannot show."""
+    by_reason: dict[tuple[str, str], list[str]] = {}
+    for line in lines:
+        if line.refused and line.name != MEAN:
+            by_reason.setdefault((line.name, line.refused), []).append(metric_name(line.metric))
+    refused = [
+        wrapped(f"{', '.join(metrics)} of {name} not compared: {why}") for (name, why), metrics in by_reason.items()
+    ]
+    return ("\n\n" + "\n".join(refused) if refused else "") + table_notes(
+        (line.found.n for line in lines if not line.refused), pairs_remark
+    )
 
 
 def _row(line: Line) -> list[str]:
     found = line.found
     pairs = f"{found.n}, {found.undefined} left out" if found.undefined else str(found.n)
-    if not found.n:
+    if line.refused or not found.n:
         return [*["n/a"] * 5, "", pairs]
     digits = 4 if max(abs(found.mean_a), abs(found.mean_b)) < 10 else 2
     interval = f" [{found.low:+.{digits}f}, {found.high:+.{digits}f}]" if found.n > 1 else ""
@@ -163,6 +182,7 @@ def _check_comparable(a: Results, b: Results) -> None:
         ("convention", a.convention, b.convention),
         ("unit of distances", a.unit, b.unit),
         ("tolerance of NSD", a.tolerance, b.tolerance),
+        ("way to count missed objects (--missed)", a.missed, b.missed),
     ):
         if one != two:
             raise UserError(f"the {what} of A is {one}, that of B {two}; evaluate both in the same way")

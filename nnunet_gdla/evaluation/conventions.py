@@ -1,21 +1,22 @@
-"""The two ways in which the field counts: what a metric is where a mask is empty, and in which unit.
+"""The ways in which the field counts: what a metric is where a mask is empty, and in which unit.
 
-Both conventions agree where both masks hold something, but for the unit of distances and the percentile of the HD95.
-IoU and pixel accuracy are the same in both; ASSD and NSD differ in the unit only.
+All conventions agree where both masks hold something, but for the unit of distances and the percentile of the HD95.
+Pixel accuracy is the same in all.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.evaluation.overlap import Counts, dice, iou, pixel_accuracy
 from nnunet_gdla.evaluation.surface import SurfaceDistances, assd, hd95, hd95_pooled, nsd
 
-__all__ = ["CONVENTIONS", "METRICS", "STANDARD", "Convention", "convention", "score"]
+__all__ = ["CONVENTIONS", "LEAVE_OUT", "METRICS", "MISSED", "STANDARD", "WORST", "Convention", "convention", "score"]
 
 METRICS = ("dice", "iou", "hd95", "assd", "nsd", "pixel_accuracy")
 
 STANDARD = "standard"
+LEAVE_OUT, WORST = MISSED = ("leave-out", "worst")
 _NAN = float("nan")
 
 
@@ -27,10 +28,12 @@ class Convention:
         name: Its name.
         in_voxels: Distances in voxels, whatever their size; otherwise in mm.
         hd95: From distances to HD95.
-        dice_without_truth: Dice of a prediction where there is nothing to find; NaN leaves the formula's value.
+        dice_without_truth: Dice of a prediction where there is nothing to find.
         dice_of_nothing: Dice where both masks are empty.
         hd95_undefined: HD95 where a mask is empty.
         rules: The same in words, for the files of results.
+        needs_truth: Where there is nothing to find every metric but pixel accuracy is undefined.
+        missed: "leave-out", or "worst": where one of the two masks is empty, distances are the image's diagonal.
     """
 
     name: str
@@ -40,11 +43,18 @@ class Convention:
     dice_of_nothing: float
     hd95_undefined: float
     rules: str
+    needs_truth: bool = False
+    missed: str = LEAVE_OUT
 
 
 _ASSD = (
     "ASSD is the mean over all surface voxels of both masks pooled, not the mean of two directed means. NSD is the "
     "share of these voxels that lie within the tolerance."
+)
+
+_WORST_RULE = (
+    "Unlike that, HD95 and ASSD of a missed object, and of a prediction where there is nothing to find, are the "
+    "image's diagonal (--missed worst)."
 )
 
 CONVENTIONS = {
@@ -76,23 +86,49 @@ CONVENTIONS = {
             "and counted. Distances in voxels. HD95 is the 95th percentile of the distances of both directions pooled. "
             f"{_ASSD} For comparison with published tables only.",
         ),
+        Convention(
+            name="monai",
+            in_voxels=False,
+            hd95=hd95,
+            dice_without_truth=_NAN,
+            dice_of_nothing=_NAN,
+            hd95_undefined=_NAN,
+            needs_truth=True,
+            rules="Images whose truth is empty are left out and counted, whatever is predicted there: false positives "
+            "on them change nothing but pixel accuracy. Truth without prediction has Dice, IoU and NSD 0; its HD95 and "
+            "ASSD are undefined: undefined values are left out of means and counted. Distances in mm with the files' "
+            "voxel sizes (in pixels where the files have none). HD95 is the greater of the two directed 95th "
+            "percentiles. " + _ASSD,
+        ),
     )
 }
 
 
-def convention(name: str) -> Convention:
+def convention(name: str, missed: str = LEAVE_OUT) -> Convention:
     """Return a convention by its name.
+
+    Args:
+        name: One of `CONVENTIONS`.
+        missed: What becomes of distances to an empty mask, one of `MISSED`.
 
     Raises:
         UserError: If there is none of this name.
     """
     if name not in CONVENTIONS:
         raise UserError(f"unknown convention {name!r}; choose one of {', '.join(CONVENTIONS)}")
-    return CONVENTIONS[name]
+    if missed not in MISSED:
+        raise UserError(f"unknown way to count missed objects {missed!r}; choose one of {', '.join(MISSED)}")
+    found = CONVENTIONS[name]
+    return found if missed == LEAVE_OUT else replace(found, missed=missed, rules=f"{found.rules} {_WORST_RULE}")
 
 
 def score(
-    counts: Counts, distances: SurfaceDistances | None, rules: Convention, *, tolerance: int | float
+    counts: Counts,
+    distances: SurfaceDistances | None,
+    rules: Convention,
+    *,
+    tolerance: int | float,
+    diagonal: float = _NAN,
 ) -> dict[str, float]:
     """Return every metric of one class of one case.
 
@@ -101,6 +137,7 @@ def score(
         distances: Its surface distances, in the convention's unit; None where a mask is empty.
         rules: The convention.
         tolerance: Greatest distance that NSD accepts, in the convention's unit.
+        diagonal: Of the image, in the convention's unit; used by conventions that count missed objects.
 
     Returns:
         A number for each of `METRICS`, NaN where it is undefined.
@@ -110,8 +147,12 @@ def score(
         if not counts.truth:
             values["dice"] = rules.dice_without_truth if counts.prediction else rules.dice_of_nothing
         # nothing lies within any distance of an empty mask: the surface that there is has missed
-        missed = 0.0 if counts.prediction or counts.truth else _NAN
-        values |= {"hd95": rules.hd95_undefined, "assd": _NAN, "nsd": missed}
+        one_is_empty = bool(counts.prediction or counts.truth)
+        values |= {"hd95": rules.hd95_undefined, "assd": _NAN, "nsd": 0.0 if one_is_empty else _NAN}
+        if one_is_empty and rules.missed == WORST:
+            values |= {"hd95": diagonal, "assd": diagonal}
     else:
         values |= {"hd95": rules.hd95(distances), "assd": assd(distances), "nsd": nsd(distances, tolerance)}
+    if rules.needs_truth and not counts.truth:
+        values = dict.fromkeys(METRICS, _NAN) | {"pixel_accuracy": values["pixel_accuracy"]}
     return {name: values[name] for name in METRICS}

@@ -6,13 +6,19 @@ from pathlib import Path
 
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.evaluation.comparison import COMPARISON_FILE, DIFFERENCES_FILE
+from nnunet_gdla.evaluation.conventions import LEAVE_OUT, STANDARD
 from nnunet_gdla.evaluation.files import read_json_object
 from nnunet_gdla.evaluation.report import FIGURE_FILE
 from nnunet_gdla.evaluation.results import METRICS_FILE, SUMMARY_FILE
 
-__all__ = ["refuse_occupied"]
+__all__ = ["default_folder", "refuse_occupied"]
 
 _FILES = (METRICS_FILE, SUMMARY_FILE, FIGURE_FILE, COMPARISON_FILE, DIFFERENCES_FILE)
+
+
+def default_folder(rules: str, missed: str) -> str:
+    """Return the name of the folder for results, so that those of other conventions stay."""
+    return "evaluation" + ("" if rules == STANDARD else f"_{rules}") + ("" if missed == LEAVE_OUT else f"_{missed}")
 
 
 def refuse_occupied(folder: Path, masks: Iterable[Path]) -> None:

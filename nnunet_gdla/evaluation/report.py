@@ -7,7 +7,8 @@ from typing import Any
 from nnunet_gdla.evaluation.conventions import METRICS, convention
 from nnunet_gdla.evaluation.figures import draw_boxes
 from nnunet_gdla.evaluation.files import OPTION, write_json
-from nnunet_gdla.evaluation.results import MEAN, METRICS_FILE, SUMMARY_FILE, Results, write_metrics
+from nnunet_gdla.evaluation.missed import missed_notes, outcomes_as_json
+from nnunet_gdla.evaluation.results import MEAN, METRICS_FILE, SUMMARY_FILE, Results, foreground_mean, write_metrics
 from nnunet_gdla.evaluation.small_samples import interval_remark, table_notes
 from nnunet_gdla.evaluation.statistics import Summary, summarise
 from nnunet_gdla.files import together
@@ -16,6 +17,7 @@ __all__ = [
     "FIGURE_FILE",
     "Summaries",
     "align",
+    "metric_name",
     "metric_title",
     "summarise_results",
     "summary_notes",
@@ -28,6 +30,11 @@ _WIDTH = 120
 Summaries = dict[str, dict[str, Summary]]
 
 _TITLES = {"dice": "Dice", "iou": "IoU", "hd95": "HD95", "assd": "ASSD", "nsd": "NSD", "pixel_accuracy": "accuracy"}
+
+
+def metric_name(metric: str) -> str:
+    """Return the name of a metric, one of `METRICS`, without its unit."""
+    return _TITLES[metric]
 
 
 def metric_title(metric: str, unit: str, tolerance: int | float) -> str:
@@ -77,9 +84,10 @@ def write_report(results: Results, summaries: Summaries, folder: Path, *, draws:
     """
     content: dict[str, Any] = {
         "convention": results.convention,
-        "rules": convention(results.convention).rules,
+        "rules": convention(results.convention, results.missed).rules,
         "unit": results.unit,
         "tolerance": results.tolerance,
+        "missed": results.missed,
         "cases": len(results.cases),
         "remarks": results.remarks,
         "cases_without_prediction": results.missing,
@@ -87,6 +95,8 @@ def write_report(results: Results, summaries: Summaries, folder: Path, *, draws:
         "interval": {"level": 0.95, "method": "percentile bootstrap over cases", "draws": draws, "seed": seed},
         "classes": {name: _as_json(summaries[name]) for name in results.classes},
         "mean_over_classes": _as_json(summaries[MEAN]),
+        "foreground_mean_as_in_nnunet": foreground_mean(results),
+        "objects": outcomes_as_json(results),
     }
     with together(folder, option=OPTION):
         write_metrics(results, folder / METRICS_FILE)
@@ -105,9 +115,20 @@ def summary_table(results: Results, summaries: Summaries) -> str:
     return "\n\n".join(align(part) for part in _narrowed(rows))
 
 
-def summary_notes(summaries: Summaries) -> str:
-    """Return, for below the table, why intervals are missing or not to be trusted; nothing where all is well."""
-    return table_notes((metric.n for metrics in summaries.values() for metric in metrics.values()), interval_remark)
+def summary_notes(results: Results, summaries: Summaries) -> str:
+    """Return, for below the table, which mean is which, what was missed, and which intervals are not to be trusted."""
+    nnunets = foreground_mean(results)
+    numbers = ", ".join(
+        f"{name} " + ("undefined" if math.isnan(mean) else f"{mean:.3f}") for name, mean in nnunets.items()
+    )
+    means = "nnU-Net's foreground_mean, every class averaged over its cases, then over classes"
+    if len(results.classes) > 1:
+        means = f"{MEAN}: every case averaged over the classes defined in it, then over cases\n{means}"
+    return (
+        f"\n\n{means}: {numbers}"
+        + missed_notes(results)
+        + table_notes((metric.n for metrics in summaries.values() for metric in metrics.values()), interval_remark)
+    )
 
 
 def align(rows: list[list[str]]) -> str:

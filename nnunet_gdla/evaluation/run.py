@@ -14,7 +14,7 @@ from tqdm import tqdm
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.evaluation.cases import CaseJob, CaseScores, ClassScores, evaluate_case
 from nnunet_gdla.evaluation.classes import LabelScheme, classes_of_values
-from nnunet_gdla.evaluation.conventions import METRICS, convention, score
+from nnunet_gdla.evaluation.conventions import LEAVE_OUT, METRICS, Convention, convention, score
 from nnunet_gdla.evaluation.masks import list_masks
 from nnunet_gdla.evaluation.overlap import Counts
 from nnunet_gdla.evaluation.results import Results
@@ -38,6 +38,7 @@ def evaluate_folders(
     scheme: LabelScheme | None = None,
     rules: str = "standard",
     tolerance: int | float = 1.0,
+    missed: str = LEAVE_OUT,
     processes: int = 1,
 ) -> Results:
     """Evaluate every case that both folders have.
@@ -48,12 +49,13 @@ def evaluate_folders(
         scheme: Labels of the dataset; None: every label value but 0 is a class.
         rules: Name of the convention.
         tolerance: Of NSD, in mm (in voxels by the rules of "transunet").
+        missed: "leave-out", or "worst", which counts distances to an empty mask as the image's diagonal.
         processes: How many cases side by side.
 
     Raises:
         UserError: If the folders do not fit together, or a mask cannot be used.
     """
-    convention(rules)
+    counting = convention(rules, missed)
     if not (math.isfinite(tolerance) and tolerance >= 0):
         raise UserError(f"the tolerance is {tolerance}; give a distance of 0 or more with --tolerance")
     found, wanted = list_masks(predictions), list_masks(truth)
@@ -63,12 +65,12 @@ def evaluate_folders(
             f"{predictions} and {truth} have no case in common (such as {next(iter(found.values())).name} and "
             f"{next(iter(wanted.values())).name}); a case's prediction and truth must have the same name"
         )
-    jobs = [CaseJob(name, found[name], wanted[name], scheme, rules, tolerance) for name in names]
+    jobs = [CaseJob(name, found[name], wanted[name], scheme, rules, tolerance, missed) for name in names]
     scores = list(tqdm(_measure(jobs, processes), total=len(jobs), desc="evaluating", unit="case", disable=None))
     return _put_together(
         scores,
         scheme,
-        rules,
+        counting,
         tolerance,
         missing=tuple(sorted(wanted.keys() - found.keys())),
         extra=tuple(sorted(found.keys() - wanted.keys())),
@@ -97,7 +99,7 @@ def _measure(jobs: Sequence[CaseJob], processes: int) -> Iterator[CaseScores]:
 def _put_together(
     scores: Sequence[CaseScores],
     scheme: LabelScheme | None,
-    rules: str,
+    rules: Convention,
     tolerance: int | float,
     *,
     missing: tuple[str, ...],
@@ -105,16 +107,17 @@ def _put_together(
 ) -> Results:
     names = [each.name for each in scheme.classes] if scheme else _found_classes(scores)
     rows = [[_of_class(case, name, rules, tolerance) for name in names] for case in scores]
-    unit = "mm" if not convention(rules).in_voxels and any(case.has_spacing for case in scores) else "voxels"
+    unit = "mm" if not rules.in_voxels and any(case.has_spacing for case in scores) else "voxels"
     return Results(
         cases=tuple(case.name for case in scores),
         classes=tuple(names),
         values={metric: np.array([[each.metrics[metric] for each in row] for row in rows]) for metric in METRICS},
-        convention=rules,
+        convention=rules.name,
         unit=unit,
         tolerance=tolerance,
         voxels_truth=np.array([[float(each.counts.truth) for each in row] for row in rows]),
         voxels_prediction=np.array([[float(each.counts.prediction) for each in row] for row in rows]),
+        missed=rules.missed,
         missing=missing,
         extra=extra,
         remarks=(
@@ -151,9 +154,9 @@ def _mixed_units(scores: Sequence[CaseScores], unit: str) -> tuple[str, ...]:
     return (f"no voxel size in {counted(len(without), 'case')} ({without[0]} ...): 1 mm taken",) if without else ()
 
 
-def _of_class(case: CaseScores, name: str, rules: str, tolerance: int | float) -> ClassScores:
+def _of_class(case: CaseScores, name: str, rules: Convention, tolerance: int | float) -> ClassScores:
     """Return a class's scores; without a dataset.json, a value that only other cases hold is empty here."""
     if name in case.classes:
         return case.classes[name]
     nothing = Counts(0, 0, 0, case.pixels)
-    return ClassScores(score(nothing, None, convention(rules), tolerance=tolerance), nothing)
+    return ClassScores(score(nothing, None, rules, tolerance=tolerance), nothing)

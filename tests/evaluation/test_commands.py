@@ -29,11 +29,12 @@ from tests.evaluation.mask_files import blob, write_cases, write_mask, write_sch
 def test_every_example_is_a_command_that_means_what_it_says() -> None:
     lines = [line.strip() for text in arguments_evaluation.DETAILS.values() for line in text.splitlines()]
     examples = [parsed(line.removeprefix("nnunet-gdla ")) for line in lines if line.startswith("nnunet-gdla ")]
-    assert [args.command for args in examples] == ["evaluate"] * 4 + ["compare"] * 2
+    assert [args.command for args in examples] == ["evaluate"] * 5 + ["compare"] * 2
     assert (examples[1].predictions, examples[1].truth, examples[1].out) == ("masks", "truth", "scores")
     assert (examples[2].convention, examples[3].tolerance, examples[3].processes) == ("transunet", 2.0, 4)
-    assert (examples[4].a, examples[4].b, examples[4].truth) == ("gdla/evaluation", "unet/evaluation", None)
-    assert (examples[5].a, examples[5].b, examples[5].out) == ("gdla_masks", "unet_masks", "gdla_against_unet")
+    assert (examples[5].a, examples[5].b, examples[5].truth) == ("gdla/evaluation", "unet/evaluation", None)
+    assert (examples[6].a, examples[6].b, examples[6].out) == ("gdla_masks", "unet_masks", "gdla_against_unet")
+    assert (examples[4].missed, examples[4].out) == ("worst", "scores_with_missed")
     assert set(arguments_evaluation.SUMMARY) == set(arguments_evaluation.DETAILS) == {"evaluate", "compare"}
 
 
@@ -191,11 +192,11 @@ def test_classes_are_compared_by_name_and_cases_too(work: Path) -> None:
 
 
 def test_the_mean_over_classes_takes_the_same_classes_for_both(work: Path) -> None:
-    """A class that one model missed must not make the other's mean one over easier or harder classes."""
+    """A class that drops out must not make the mean of a case one over easier or harder classes."""
     a, b = (evaluate_folders(work / name, work / "truth") for name in ("good", "bad"))
     for each, gap in ((a, 0.0), (b, 1.0)):
         each.values["hd95"][...] = [2.0 + gap, 9.0 + gap]
-    b.values["hd95"][0, 1] = np.nan
+    a.values["hd95"][0, 1] = b.values["hd95"][0, 1] = np.nan
     lines, _ = compare_results(a, b, draws=50, seed=0)
     mean = next(line.found for line in lines if line.metric == "hd95" and line.name == MEAN)
     assert (mean.difference, mean.low, mean.high, mean.n) == (-1, -1, -1, 8)

@@ -1,0 +1,197 @@
+"""Missed objects and false positives: what the means leave out, whose it is, and which differences cannot be called.
+
+An object is a class of a case. It is missed where the truth has it and the prediction has no pixel of it. Distances to
+an empty mask are undefined, so a model that misses its hardest objects can have the better mean distance.
+
+Shape legend (this file): N cases, C classes.
+"""
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool
+
+from nnunet_gdla.evaluation.conventions import WORST, convention
+from nnunet_gdla.evaluation.results import Results
+from nnunet_gdla.words import counted
+
+__all__ = [
+    "Outcomes",
+    "left_out",
+    "missed_notes",
+    "outcomes",
+    "outcomes_as_json",
+    "side_by_side",
+    "why_not_comparable",
+    "wrapped",
+]
+
+_SHOWN = 5
+_WIDTH = 120
+_WORST_ADVICE = "--missed worst counts a missed object with the image's diagonal"
+_MONAI_ADVICE = "--convention monai leaves images without the object out for both"
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """Where one of two masks is empty, or both.
+
+    Args:
+        missed: The truth has the object, the prediction nothing.
+        false: The prediction has it, the truth nothing.
+        neither: Both are empty.
+    """
+
+    missed: Bool[np.ndarray, "N C"]
+    false: Bool[np.ndarray, "N C"]
+    neither: Bool[np.ndarray, "N C"]
+
+
+def outcomes(results: Results) -> Outcomes | None:
+    """Return where masks are empty; None where the results do not hold the sizes of masks."""
+    if results.voxels_truth is None or results.voxels_prediction is None:
+        return None
+    truth, prediction = results.voxels_truth > 0, results.voxels_prediction > 0
+    return Outcomes(truth & ~prediction, ~truth & prediction, ~truth & ~prediction)
+
+
+def outcomes_as_json(results: Results) -> dict[str, Any]:
+    """Return for each class the cases in which it was missed, or predicted where it is not, for summary.json."""
+    found = outcomes(results)
+    if found is None:
+        return {}
+    return {
+        name: {
+            "missed": _cases(results, found.missed[:, column]),
+            "predicted_without_truth": _cases(results, found.false[:, column]),
+            "both_empty": int(found.neither[:, column].sum()),
+        }
+        for column, name in enumerate(results.classes)
+    }
+
+
+def missed_notes(results: Results) -> str:
+    """Return, for below the table, which objects were missed and what the means make of them; nothing if none was.
+
+    With its blank line in front.
+    """
+    found = outcomes(results)
+    if found is None or not (found.missed.any() or found.false.any()):
+        return ""
+    lines = [_what_the_means_say(results, found)]
+    for column, name in enumerate(results.classes):
+        parts = list(_counts(results, found, column))
+        if parts:
+            lines.append(wrapped(f"  {name}: {'; '.join(parts)}"))
+    return "\n\n" + "\n".join(lines)
+
+
+def _counts(results: Results, found: Outcomes, column: int) -> Iterator[str]:
+    missed, false, neither = (each[:, column] for each in (found.missed, found.false, found.neither))
+    there = len(missed) - int(false.sum() + neither.sum())
+    if missed.any():
+        yield f"{int(missed.sum())} of {counted(there, 'object')} missed ({_some(_cases(results, missed))})"
+    if false.any():
+        yield f"{counted(int(false.sum()), 'prediction')} where there is none ({_some(_cases(results, false))})"
+    if neither.any() and (missed.any() or false.any()):
+        yield f"{counted(int(neither.sum()), 'case')} with neither"
+
+
+def _what_the_means_say(results: Results, found: Outcomes) -> str:
+    rules = convention(results.convention)
+    if results.missed == WORST:
+        said = "HD95 and ASSD of what was missed, and of what is not there, are the image's diagonal (--missed worst):"
+        return said if not rules.needs_truth else "HD95 and ASSD of what was missed are the image's diagonal:"
+    if rules.hd95_undefined == 0:
+        return (
+            "NOTE: in this convention a missed object has HD95 0, a prediction where there is none HD95 0 and Dice 1, "
+            "the best\nvalues there are: a model that misses more can have the better means. ASSD leaves both out:"
+        )
+    if rules.needs_truth and not found.missed.any():
+        return "NOTE: images without the object are left out of the means, so false positives there do not show:"
+    return (
+        "NOTE: the means of HD95 and ASSD leave missed objects out: a model that misses more can have the better ones;"
+        "\n--missed worst counts each with the image's diagonal:"
+    )
+
+
+def left_out(results: Results, metric: str) -> Bool[np.ndarray, "N C"]:
+    """Return where a metric is undefined, or has the best value by convention although an object was missed."""
+    out: Bool[np.ndarray, "N C"] = np.isnan(results.values[metric])
+    found, rules = outcomes(results), convention(results.convention)
+    if found is None:
+        return out
+    if metric == "hd95" and rules.hd95_undefined == 0 and results.missed != WORST:
+        out = out | found.missed | found.false
+    if metric == "dice" and rules.dice_without_truth == 1:
+        out = out | found.false
+    return out
+
+
+def why_not_comparable(a: Results, b: Results, cases: Sequence[str], metric: str) -> dict[str, str]:
+    """Say for which classes a difference would compare other objects of A than of B.
+
+    Args:
+        a: First model.
+        b: Second model, with the same classes.
+        cases: Cases that both have.
+        metric: One of `METRICS`.
+
+    Returns:
+        A sentence by class; classes in which the same cases drop out for both are not in it.
+    """
+    rows_a, rows_b = ([each.cases.index(case) for case in cases] for each in (a, b))
+    out_a, out_b = left_out(a, metric)[rows_a], left_out(b, metric)[rows_b]
+    reasons = {}
+    for column, name in enumerate(a.classes):
+        one, two = out_a[:, column], out_b[:, b.classes.index(name)]
+        only = {"A": np.flatnonzero(one & ~two), "B": np.flatnonzero(two & ~one)}
+        if not any(map(len, only.values())):
+            continue
+        said = [
+            f"{counted(len(rows), 'case')} of {which} alone ({_some([cases[row] for row in rows])})"
+            for which, rows in only.items()
+            if len(rows)
+        ]
+        empty = a.voxels_truth is not None and not a.voxels_truth[rows_a, column][one ^ two].all()
+        advice = _MONAI_ADVICE if empty else _WORST_ADVICE
+        reasons[name] = f"{' and '.join(said)} would be left out; {advice}"
+    return reasons
+
+
+def side_by_side(a: Results, b: Results) -> str:
+    """Return, for below a comparison, how many objects each model missed or invented; nothing where neither did.
+
+    With its blank line in front.
+    """
+    both = (outcomes(a), outcomes(b))
+    lines = []
+    for name in a.classes:
+        said: list[tuple[int, str]] = []
+        for which, results, found in zip("AB", (a, b), both, strict=True):
+            if found is not None:
+                column = results.classes.index(name)
+                missed, false = int(found.missed[:, column].sum()), int(found.false[:, column].sum())
+                there = len(results.cases) - false - int(found.neither[:, column].sum())
+                said.append(
+                    (missed + false, f"{which} missed {missed} of {there}, predicted {false} where there is none")
+                )
+        if any(count for count, _ in said):
+            lines.append(wrapped(f"  {name}: " + "; ".join(text for _, text in said)))
+    return "\n\nobjects (a class of a case):\n" + "\n".join(lines) if lines else ""
+
+
+def wrapped(note: str) -> str:
+    """Return a note in lines of a terminal's width, all but the first set in."""
+    return textwrap.fill(note, _WIDTH, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+
+
+def _cases(results: Results, rows: Bool[np.ndarray, " N"]) -> list[str]:
+    return [results.cases[row] for row in np.flatnonzero(rows)]
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
