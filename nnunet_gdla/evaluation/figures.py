@@ -12,6 +12,7 @@ from jaxtyping import Float
 
 from nnunet_gdla.evaluation.conventions import METRICS
 from nnunet_gdla.evaluation.files import replaced
+from nnunet_gdla.evaluation.missed import left_out, outcomes
 from nnunet_gdla.evaluation.results import Results
 from nnunet_gdla.words import counted
 
@@ -99,12 +100,20 @@ def _draw_panels(results: Results, title: str, panel: Callable[["Axes", str], No
     figure.suptitle(_plain(title))
     for axes, metric in zip(figure.subplots(2, 3).flat, METRICS, strict=True):
         panel(axes, metric)
-        axes.set_title(_LABELS[metric].format(unit=results.unit, tolerance=results.tolerance), fontsize=11)
+        axes.set_title(_title(results, metric), fontsize=11)
         _label_classes(axes, results.classes)
         if not axes.collections:
-            axes.text(0.5, 0.5, "undefined in every case", transform=axes.transAxes, ha="center", color="#666666")
+            axes.text(0.5, 0.5, "undefined, or not comparable", transform=axes.transAxes, ha="center", color="#666666")
     options: dict[str, Any] = {"format": "png", "dpi": _DPI}
     replaced(path, lambda unfinished: figure.savefig(unfinished, **options))
+
+
+def _title(results: Results, metric: str) -> str:
+    """Name a metric; a second line says how many objects it leaves out because they were missed or invented."""
+    title = _LABELS[metric].format(unit=results.unit, tolerance=results.tolerance)
+    found = outcomes(results)
+    hidden = 0 if found is None else int((left_out(results, metric) & (found.missed | found.false)).sum())
+    return f"{title}\nsays nothing of {counted(hidden, 'object')} missed or invented" if hidden else title
 
 
 def _label_classes(axes: "Axes", classes: Sequence[str]) -> None:
