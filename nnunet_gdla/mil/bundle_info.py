@@ -48,6 +48,8 @@ class BundleInfo:
         threshold: Probability of the second class from which it is called (two classes), chosen on validation.
         train_time: Times of the training patients, for the weights of the Brier score and the time-dependent AUC.
         train_event: Their events.
+        event_column: Column of the events in the training table (survival); of an older bundle None.
+        event_is_censoring: What was said about that column: 1 means censored (True), or the event (False, None).
         median_risk: Median risk of the training patients, where Kaplan-Meier curves are cut.
         c_index_ties: How its C-index counts pairs of equal times; "harrell" in bundles that do not say.
         training: Where it came from: epoch, selection, seeds, for the record.
@@ -74,6 +76,8 @@ class BundleInfo:
     threshold: float | None = None
     median_risk: float | None = None
     c_index_ties: Ties = "harrell"
+    event_column: str | None = None
+    event_is_censoring: bool | None = None
     training: dict[str, Any] = field(default_factory=dict)
     version: str = __version__
     format: int = FORMAT

@@ -67,6 +67,11 @@ def test(parser: argparse.ArgumentParser) -> None:
     )
     add("--label-map", metavar="OLD=NEW", nargs="+", default=[], help="new names of classes")
     add("--event-map", metavar="ENTRY=0|1", nargs="+", default=[], help="what the entries of the event column mean")
+    add(
+        "--event-is-censoring",
+        choices=("true", "false"),
+        help="whether 1 means censored in the event column (default: as in the training, if the column is the same)",
+    )
     _reading(parser)
     _device(parser)
 

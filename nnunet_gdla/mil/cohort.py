@@ -9,6 +9,7 @@ import pandas as pd
 
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.mil import cohort_steps as steps
+from nnunet_gdla.mil.cohort_events import many_events
 from nnunet_gdla.mil.cohort_match import find_files
 from nnunet_gdla.mil.cohort_targets import constant_in_patients
 from nnunet_gdla.mil.remarks import Remarks
@@ -100,6 +101,7 @@ def read_cohort(
     patient: str | None = None,
     sample_types: Sequence[str] | None = None,
     event_map: Mapping[str, int] | None = None,
+    event_is_censoring: bool | None = None,
     label_map: Mapping[str, str] | None = None,
     unit: Literal["slide", "patient"] = "slide",
     classes: Sequence[str] | None = None,
@@ -118,6 +120,8 @@ def read_cohort(
             None: column patient_id where there is one, else as "slide".
         sample_types: TCGA sample types to keep, such as "01" (01A and 01Z too) or "11A".
         event_map: What entries of the event column mean, 1 (event) or 0 (censored).
+        event_is_censoring: Whether 1 means censored in the event column, so that 0 is the event. None: 1 is the event,
+            and a column whose name says censored or alive is refused.
         label_map: Class of every label.
         unit: "patient" refuses several labels of one patient.
         classes: Classes of an existing model: other labels are refused, and some may be absent.
@@ -139,7 +143,9 @@ def read_cohort(
     if task == "classification":
         slides = steps.with_labels(slides, raw[columns.label], label_map, remarks)
     elif task == "survival":
-        slides = steps.with_survival(slides, raw[columns.time], raw[columns.event], event_map, remarks)
+        slides = steps.with_survival(
+            slides, raw[columns.time], raw[columns.event], event_map, remarks, censoring=event_is_censoring
+        )
     slides = steps.without_duplicates(slides, path, remarks)
     if not len(slides):
         raise UserError(f"{path}: no slide is left; " + "; ".join(remarks.notes + remarks.warnings))
@@ -148,6 +154,9 @@ def read_cohort(
         found = steps.check_classes(slides, classes, unit, path, remarks)
     elif task == "survival":
         constant_in_patients(slides, ["time", "event"], "they belong to the patient: correct the table")
+        patients = slides.drop_duplicates("patient_id").event.tolist()
+        if doubt := many_events(patients, columns.event, event_is_censoring):
+            remarks.warnings.append(doubt)
     remarks.notes.insert(0, _summary(slides, found, path))
     return Cohort(task, slides.reset_index(drop=True), found, remarks)
 

@@ -10,12 +10,12 @@ from typing import Final, Literal
 import pandas as pd
 
 from nnunet_gdla.errors import UserError
+from nnunet_gdla.mil.cohort_events import read_events
 from nnunet_gdla.mil.cohort_match import FeatureFiles
 from nnunet_gdla.mil.cohort_targets import (
     class_order,
     constant_in_patients,
     missing,
-    read_events,
     read_labels,
     read_times,
 )
@@ -118,7 +118,13 @@ def with_labels(
 
 
 def with_survival(
-    slides: pd.DataFrame, time: pd.Series, event: pd.Series, event_map: Mapping[str, int] | None, remarks: Remarks
+    slides: pd.DataFrame,
+    time: pd.Series,
+    event: pd.Series,
+    event_map: Mapping[str, int] | None,
+    remarks: Remarks,
+    *,
+    censoring: bool | None = None,
 ) -> pd.DataFrame:
     """Add the columns time and event; slides without one, or with a time of zero or less, are left out."""
     time, event = time[slides.index], event[slides.index]
@@ -126,7 +132,8 @@ def with_survival(
     slides = _without(slides, empty, "without a time or event", remarks, {"time": time, "event": event})
     cells = time[~empty]
     times = read_times(cells, remarks.notes)
-    slides = slides.assign(time=times, event=read_events(event[~empty], event_map))
+    events = read_events(event[~empty], event_map, censoring=censoring, remarks=remarks)
+    slides = slides.assign(time=times, event=events)
     return _without(slides, times <= 0, "with a time of zero or less", remarks, {"time": cells})
 
 

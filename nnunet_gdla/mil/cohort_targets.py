@@ -10,7 +10,16 @@ import pandas as pd
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.mil.table_file import listed
 
-__all__ = ["MISSING", "class_order", "constant_in_patients", "read_events", "read_labels", "read_times"]
+__all__ = [
+    "MISSING",
+    "class_order",
+    "constant_in_patients",
+    "missing",
+    "read_labels",
+    "read_times",
+    "whole",
+    "with_lines",
+]
 
 # Cells that mean "not known", in any case of letters. "None" is not among them: it can be a class.
 MISSING: Final = frozenset({"", "nan", "na", "n/a", "<na>", "#n/a", "null"})
@@ -18,7 +27,6 @@ INTEGER: Final = re.compile(r"[+-]?\d+(\.0*)?")
 NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 DECIMAL_COMMA: Final = re.compile(r"[+-]?\d+,\d+")
 THOUSANDS: Final = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+")
-EVENTS: Final = {"0": 0, "1": 1, "false": 0, "true": 1}
 
 
 def missing(column: pd.Series) -> "pd.Series[bool]":
@@ -33,14 +41,14 @@ def read_labels(column: pd.Series, label_map: Mapping[str, str] | None, notes: l
         UserError: If a label is not in the map, or labels differ only in capitals or blanks.
     """
     if label_map is not None:
-        wanted = {_whole(str(name)): str(to) for name, to in label_map.items()}
-        values = column.map(_whole)
+        wanted = {whole(str(name)): str(to) for name, to in label_map.items()}
+        values = column.map(whole)
         unknown = sorted(set(values) - set(wanted))
         if unknown:
             raise UserError(f"label_map says nothing about {listed(unknown)}; it knows: {', '.join(wanted)}")
         return values.map(wanted)
     if _all_match(INTEGER, column):
-        column = column.map(_whole)
+        column = column.map(whole)
     folded: dict[str, str] = {}
     for label in class_order(column):
         plain = " ".join(label.lower().split())
@@ -79,32 +87,8 @@ def read_times(column: pd.Series, notes: list[str]) -> pd.Series:
             column = column.str.replace(",", ".", regex=False)
     wrong = {cell for cell in column if not NUMBER.fullmatch(cell) or not math.isfinite(float(cell))}
     if wrong:
-        raise UserError(f"column {column.name}: {_with_lines(column, wrong, quoted=True)} is no number")
+        raise UserError(f"column {column.name}: {with_lines(column, wrong, quoted=True)} is no number")
     return column.astype(float)
-
-
-def read_events(column: pd.Series, event_map: Mapping[str, int] | None) -> pd.Series:
-    """Return 1 where the event was seen and 0 where the patient was censored.
-
-    Raises:
-        UserError: If entries are neither 0/1 nor true/false and `event_map` does not say what they mean.
-    """
-    if event_map is not None:
-        wanted = {_whole(str(name)).lower(): int(value) for name, value in event_map.items()}
-        strange = sorted({value for value in wanted.values() if value not in (0, 1)})
-        if strange:
-            raise UserError(f"event_map must give 0 (censored) or 1 (event), not {', '.join(map(str, strange))}")
-    else:
-        wanted = EVENTS
-    values = column.map(_whole).str.lower()
-    unknown = sorted({cell for cell, value in zip(column, values, strict=True) if value not in wanted})
-    if unknown:
-        example = ", ".join(f"{name}: ?" for name in class_order(column)[:4])
-        raise UserError(
-            f"column {column.name} holds {_with_lines(column, unknown)}: 0 (censored) and 1 (event) were expected; "
-            f"say what it means by event_map, such as {{{example}}}"
-        )
-    return values.map(wanted).astype("int64")
 
 
 def constant_in_patients(table: pd.DataFrame, columns: Sequence[str], why: str) -> None:
@@ -120,8 +104,8 @@ def constant_in_patients(table: pd.DataFrame, columns: Sequence[str], why: str) 
             raise UserError(f"{column} differs between slides of patient {listed(patients)}; {why}")
 
 
-def _with_lines(column: pd.Series, cells: Collection[str], *, quoted: bool = False) -> str:
-    """Each of these cells with the first line of the table that holds it."""
+def with_lines(column: pd.Series, cells: Collection[str], *, quoted: bool = False) -> str:
+    """Return each of these cells with the first line of the table that holds it."""
     first = column[column.isin(list(cells))].drop_duplicates().sort_values()
     return listed([f"{cell!r} (line {line})" if quoted else f"{cell} (line {line})" for line, cell in first.items()])
 
@@ -130,6 +114,6 @@ def _all_match(pattern: re.Pattern[str], column: pd.Series) -> bool:
     return all(pattern.fullmatch(cell) for cell in column)
 
 
-def _whole(cell: str) -> str:
-    """A whole number without its decimals: `1.0` is `1`."""
+def whole(cell: str) -> str:
+    """Return a whole number without its decimals: `1.0` is `1`."""
     return cell.split(".")[0] if INTEGER.fullmatch(cell) and "." in cell else cell

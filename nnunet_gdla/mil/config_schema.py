@@ -38,6 +38,8 @@ class DataConfig:
         split: Column that holds train, val or test, for `split.scheme: file` without a file.
         sample_types: TCGA sample types to keep, such as ["01"]. None: all.
         event_map: What the entries of the event column mean, such as {alive: 0, dead: 1}.
+        event_is_censoring: Whether 1 means censored in the event column. None: 1 is the event, and a column whose name
+            says censored or alive is refused.
         label_map: New names of classes; several may get the same.
         feature_key: Which encoder, where a file holds several.
         stride: Distance of neighbouring patches in coordinate units. None: from each file.
@@ -60,6 +62,7 @@ class DataConfig:
     split: str | None = None
     sample_types: list[str] | None = None
     event_map: dict[str, int] | None = None
+    event_is_censoring: bool | None = None
     label_map: dict[str, str] | None = None
     feature_key: str | None = None
     stride: float | None = None

@@ -67,6 +67,7 @@ def finish(
     figures = write_figures(run)
     return [
         f"best epoch {epoch + 1} by {metric} on validation; 95 % intervals from {train.bootstrap} draws of patients",
+        *([f"events are the 0 of column {info.event_column}: 1 means censored"] if info.event_is_censoring else []),
         *metric_lines(results),
         *rule_lines(predictions, info),
         *gate_lines(RunFiles(run).gates, epoch),

@@ -158,6 +158,7 @@ def load_cohort(data: DataConfig) -> Cohort:
         patient=data.patient,
         sample_types=data.sample_types,
         event_map=data.event_map,
+        event_is_censoring=data.event_is_censoring,
         label_map=data.label_map,
         allow_missing=data.allow_missing,
     )
@@ -190,6 +191,7 @@ def learned_from_data(config: Config, cohort: Cohort, train: pd.DataFrame, in_di
     patients = train.groupby("patient_id").first()
     time, event = patients["time"].tolist(), patients["event"].astype(int).tolist()
     edges = time_bin_edges(time, event, config.train.num_bins)
+    info = replace(info, event_column=config.data.event, event_is_censoring=config.data.event_is_censoring)
     return replace(info, bin_edges=tuple(edges.tolist()), train_time=tuple(time), train_event=tuple(event))
 
 
@@ -220,6 +222,8 @@ def _check_training(config: Config) -> None:
     train = config.train
     if not 0 <= train.warmup_fraction <= 1:
         raise UserError(f"train.warmup_fraction is {train.warmup_fraction}; it is a share of the steps, from 0 to 1")
+    if config.data.task != "survival" and config.data.event_is_censoring is not None:
+        raise UserError("data.event_is_censoring is for survival; remove it")
     if config.data.task == "survival" and train.class_weights is not None:
         raise UserError("train.class_weights is for classification; remove it (train.sampling balances events)")
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.files import replaced_folder
 from nnunet_gdla.mil.bundle import load_bundles
+from nnunet_gdla.mil.bundle_info import BundleInfo
 from nnunet_gdla.mil.cohort import Columns, read_cohort
 from nnunet_gdla.mil.commands.shared import bar_wanted, mapping, new_folder, say
 from nnunet_gdla.mil.config_schema import FEWEST_DRAWS
@@ -37,6 +38,7 @@ def run(args: argparse.Namespace) -> int:
         columns=Columns(args.slide_column, args.label_column, args.time_column, args.event_column),
         patient=args.patient_column,
         event_map=mapping(args.event_map, "--event-map", int),
+        event_is_censoring=_event_is_censoring(args, bundle.info),
         label_map=mapping(args.label_map, "--label-map", str),
         classes=bundle.info.classes or None,
     )
@@ -54,3 +56,17 @@ def run(args: argparse.Namespace) -> int:
         f"{out}: predictions, metrics, {counted(len(figures), 'figure')}; with the thresholds and edges of the training"
     )
     return 0
+
+
+def _event_is_censoring(args: argparse.Namespace, info: BundleInfo) -> bool | None:
+    """What was said here, else in the training about a column of the same name; another column is not guessed at."""
+    if args.event_is_censoring is not None:
+        return bool(args.event_is_censoring == "true")
+    if args.event_map or info.task != "survival" or args.event_column == info.event_column:
+        return None if args.event_map else info.event_is_censoring
+    if info.event_is_censoring:
+        raise UserError(
+            f"1 meant censored in column {info.event_column} of the training; say by --event-is-censoring true or "
+            f"false whether it does in column {args.event_column}"
+        )
+    return None
