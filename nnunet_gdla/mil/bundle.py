@@ -3,7 +3,7 @@
 import dataclasses
 import inspect
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,9 @@ from nnunet_gdla.mil.data import model_inputs
 from nnunet_gdla.mil.device import pick_device
 from nnunet_gdla.mil.files import replaced, write_json
 from nnunet_gdla.mil.models import MODELS, build_model, model_settings
+from nnunet_gdla.mil.neighbours import NeighbourOptions, Neighbours
 from nnunet_gdla.mil.slides import Slide
+from nnunet_gdla.mil.slides.encoders import common_encoder, same_encoder
 
 __all__ = [
     "FORMAT",
@@ -54,14 +56,18 @@ class Bundle:
         return self.models[0]
 
     @torch.inference_mode()
-    def predict(self, slide: Slide) -> dict[str, float]:
-        """Return `prob_<class>` for each class, or `risk` and `hazard_<bin>`.
+    def predict(
+        self, slide: Slide, neighbours: Mapping[NeighbourOptions, Neighbours] | None = None
+    ) -> dict[str, float]:
+        """Return `prob_<class>` for each class, or `risk` and `hazard_<bin>`; `neighbours` as for `model_inputs`.
 
         Raises:
             UserError: If the slide's features do not fit, or the answer is not finite.
         """
         self.info.refuse(slide)
-        outputs = torch.stack([model(*model_inputs(slide, self.device))[0] for model in self.models]).double().cpu()
+        inputs = (model_inputs(model, slide, self.device, neighbours) for model in self.models)
+        outputs = torch.stack([model(**each)[0] for model, each in zip(self.models, inputs, strict=True)])
+        outputs = outputs.double().cpu()
         if not bool(outputs.isfinite().all()):
             raise UserError(
                 f"slide {slide.slide_id}: the model's answer is not finite; look for NaN or huge values in its features"
@@ -162,11 +168,12 @@ def load_bundles(folders: Sequence[str | Path], device: str | torch.device = "cp
             "c_index_ties",
         ):
             ours, theirs = getattr(first, name), getattr(other.info, name)
-            if ours != theirs:
+            if ours != theirs and not (name == "encoder" and same_encoder(ours, theirs)):
                 raise UserError(f"{folders[0]} and {folder} are no ensemble: {name} is {ours!r} and {theirs!r}")
     infos = [bundle.info for bundle in bundles]
     info = dataclasses.replace(
         first,
+        encoder=common_encoder(each.encoder for each in infos),
         needs_coords=any(each.needs_coords for each in infos),
         bin_edges=first.bin_edges if len({each.bin_edges for each in infos}) == 1 else (),
         threshold=_mean([each.threshold for each in infos]),

@@ -17,6 +17,7 @@ from nnunet_gdla.errors import UserError
 from nnunet_gdla.mil.cohort import Task
 from nnunet_gdla.mil.predictions import classification_table_metrics, survival_table_metrics
 from nnunet_gdla.mil.slides import Slide
+from nnunet_gdla.mil.slides.encoders import same_encoder
 from nnunet_gdla.mil.survival import Ties, hazards, time_bins
 from nnunet_gdla.words import counted
 
@@ -42,6 +43,7 @@ class BundleInfo:
         stride: Stride for every slide, or None: from each slide's own file.
         unit: Unit of the coordinates, or None: from each file.
         max_patches: Cap per slide.
+        sort_rows: "lattice" where the rows of a slide are sorted, or None: as in the file.
         allow_isolated: Whether slides without neighbours are taken.
         needs_coords: Whether the model looks at coordinates.
         bin_edges: Edges of the time bins (survival).
@@ -68,6 +70,7 @@ class BundleInfo:
     stride: float | None = None
     unit: str | None = None
     max_patches: int | None = None
+    sort_rows: str | None = None
     allow_isolated: bool = False
     needs_coords: bool = True
     bin_edges: tuple[float, ...] = ()
@@ -84,7 +87,7 @@ class BundleInfo:
 
     def read_options(self) -> dict[str, Any]:
         """Return the keyword arguments with which slides are read as in training."""
-        names = ("feature_key", "stride", "unit", "max_patches", "allow_isolated")
+        names = ("feature_key", "stride", "unit", "max_patches", "sort_rows", "allow_isolated")
         return {name: getattr(self, name) for name in names} | {"need_coords": self.needs_coords}
 
     def refuse(self, slide: Slide) -> None:
@@ -94,7 +97,7 @@ class BundleInfo:
         differences = []
         if slide.features.shape[1] != self.in_dim:
             differences.append(f"features are {slide.features.shape[1]} wide, the model takes {self.in_dim}")
-        if None not in (self.encoder, slide.encoder) and slide.encoder != self.encoder:
+        if not same_encoder(self.encoder, slide.encoder):
             differences.append(f"features come from {slide.encoder}, the model was trained on {self.encoder}")
         if self.needs_coords and slide.coords is None:
             differences.append("it has no coordinates")
@@ -170,6 +173,8 @@ def _contradiction(info: BundleInfo) -> str | None:
         return f"threshold {info.threshold} is no probability"
     if len(info.train_time) != len(info.train_event) or not set(info.train_event) <= {0, 1}:
         return "train_time and train_event are not one time and one 0 or 1 per patient"
+    if info.sort_rows not in ("lattice", None):
+        return f"sort_rows {info.sort_rows!r} is not known"
     for name in ("stride", "max_patches"):
         if getattr(info, name) is not None and not getattr(info, name) > 0:
             return f"{name} {getattr(info, name)} is not greater than 0"

@@ -16,6 +16,7 @@ from tqdm import tqdm
 
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.mil.cohort import Cohort
+from nnunet_gdla.mil.slides.encoders import common_encoder, encoder_key
 from nnunet_gdla.mil.slides.inspect import SlideFacts, inspect_slide
 from nnunet_gdla.mil.slides.placing import JUDGED_FROM, SMALLEST_SHARE
 from nnunet_gdla.mil.slides.slide import ReadOptions
@@ -42,11 +43,13 @@ class Report:
         slides: One row per readable slide: slide_id, patches, width, dtype, feature_key, encoder, layout, stride, unit,
             share (of patches with a neighbour), duplicates, zeros.
         in_dim: Width of the features; 0 if no file was readable.
+        encoder: What most files name as their encoder; None where none names one.
     """
 
     lines: list[str]
     slides: pd.DataFrame
     in_dim: int
+    encoder: str | None = None
 
     @property
     def failed(self) -> bool:
@@ -84,7 +87,8 @@ def check_cohort(
     columns = (*names, "share", "duplicates", "zeros")
     table = pd.DataFrame([[getattr(fact, name) for name in columns] for fact in readable], columns=list(columns))
     widths = Counter(fact.width for fact in readable)
-    report = Report(lines, table, widths.most_common(1)[0][0] if widths else 0)
+    encoder = common_encoder(fact.encoder for fact in readable)
+    report = Report(lines, table, widths.most_common(1)[0][0] if widths else 0, encoder)
     if strict and report.failed:
         raise UserError("the pre-flight found what must be mended first:\n" + "\n".join(report.lines))
     return report
@@ -134,9 +138,11 @@ def _ids(facts: Sequence[SlideFacts]) -> list[str]:
 def _mixtures(facts: Sequence[SlideFacts]) -> list[str]:
     """One width, one encoder: a second one is a mistake whatever it is."""
     lines = []
+    named = [(fact.slide_id, fact.encoder or fact.feature_key) for fact in facts if _names_encoder(fact)]
+    spelling = {encoder_key(name): name for _, name in reversed(named)}
     for what, values in (
         ("feature width", {fact.slide_id: str(fact.width) for fact in facts}),
-        ("encoder", {fact.slide_id: fact.encoder or fact.feature_key for fact in facts if _names_encoder(fact)}),
+        ("encoder", {slide_id: spelling[encoder_key(name)] for slide_id, name in named}),
     ):
         counts = Counter(values.values()).most_common()
         if len(counts) == 1:

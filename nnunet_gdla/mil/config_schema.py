@@ -45,6 +45,7 @@ class DataConfig:
         stride: Distance of neighbouring patches in coordinate units. None: from each file.
         unit: Unit of the coordinates, where a file does not say.
         max_patches: Cap per slide, in coordinate order. None: all patches.
+        sort_rows: "lattice" sorts the patches of a slide line by line along their lattice. None: as in the file.
         allow_isolated: Take slides whose patches hardly have neighbours.
         allow_missing: Leave out rows of the table whose file is not there, instead of stopping.
     """
@@ -68,6 +69,7 @@ class DataConfig:
     stride: float | None = None
     unit: Literal["px", "um", "cell"] | None = None
     max_patches: int | None = None
+    sort_rows: Literal["lattice"] | None = None
     allow_isolated: bool = False
     allow_missing: bool = False
 
@@ -218,11 +220,13 @@ class Found:
         in_dim: Width of the features.
         classes: Names of the classes in the order of the outputs.
         bin_edges: Edges of the time bins, from training events.
+        encoder: What made the features, where files say so.
     """
 
     in_dim: int
     classes: list[str] = field(default_factory=list)
     bin_edges: list[float] = field(default_factory=list)
+    encoder: str | None = None
 
 
 @dataclass

@@ -3,19 +3,22 @@
 import dataclasses
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
 
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.mil.bundle_info import BundleInfo
+from nnunet_gdla.mil.neighbours import CACHE_BYTES, NeighbourCache, NeighbourOptions, Neighbours, find_neighbours
 from nnunet_gdla.mil.slides import Slide, SlideStore
+from nnunet_gdla.ops.neighbours import NeighbourGraph
 
 __all__ = [
     "Bag",
@@ -24,6 +27,7 @@ __all__ = [
     "SlideBags",
     "Visit",
     "bags_of",
+    "found_neighbours",
     "model_inputs",
     "process_rank",
     "slide_loader",
@@ -50,10 +54,14 @@ class Visit(NamedTuple):
 
 @dataclass(frozen=True)
 class Bag:
-    """What a step gets; `slide` is None where the process only waits for the others."""
+    """What a step gets; `slide` is None where the process only waits for the others.
+
+    `neighbours` are those that the models of the run look at.
+    """
 
     visit: Visit
     slide: Slide | None
+    neighbours: Mapping[NeighbourOptions, Neighbours] = field(default_factory=dict)
 
     def pin_memory(self) -> "Bag":
         """Return a copy that CUDA fetches faster; the loader asks for it."""
@@ -61,33 +69,61 @@ class Bag:
             return self
         coords = None if self.slide.coords is None else self.slide.coords.pin_memory()
         pinned = dataclasses.replace(self.slide, features=self.slide.features.pin_memory(), coords=coords)
-        return Bag(self.visit, pinned)
+        return Bag(self.visit, pinned, {options: each.pin_memory() for options, each in self.neighbours.items()})
 
 
 class SlideBags(Dataset[Bag]):
-    """Slides by number. Every process opens its files itself: handles of H5 files do not survive a fork."""
+    """Slides by number, with their neighbours. Every process opens its files and has its cache itself.
 
-    def __init__(self, paths: Mapping[str, Path], slide_ids: Sequence[str], read_options: Mapping[str, Any]) -> None:
+    Handles of H5 files do not survive a fork.
+
+    Args:
+        paths: Files by slide name.
+        slide_ids: The slides in the order of their numbers.
+        read_options: Keywords of `read_slide`.
+        wanted: What the models look at.
+        remember: Keep the neighbours of slides that are visited again; only where their rows are always the same.
+    """
+
+    def __init__(
+        self,
+        paths: Mapping[str, Path],
+        slide_ids: Sequence[str],
+        read_options: Mapping[str, Any],
+        wanted: Sequence[NeighbourOptions] = (),
+        *,
+        remember: bool = False,
+    ) -> None:
         self.paths = {name: paths[name] for name in slide_ids}
         self.slide_ids = tuple(slide_ids)
         self.read_options = dict(read_options)
+        self.wanted, self.remember = tuple(wanted), remember
         self._store: SlideStore | None = None
+        self._cache: NeighbourCache | None = None
         self._process = -1
 
     def __len__(self) -> int:
         return len(self.slide_ids)
 
     def __getitem__(self, visit: Visit) -> Bag:
-        return Bag(visit, None if visit.number < 0 else self.read(visit.number))
+        if visit.number < 0:
+            return Bag(visit, None)
+        slide = self.read(visit.number)
+        if self._cache is None:
+            return Bag(visit, slide, found_neighbours(slide, self.wanted))
+        return Bag(visit, slide, self._cache.get(visit.number, partial(found_neighbours, slide, self.wanted)))
 
     def read(self, index: int) -> Slide:
         """Read one slide."""
         if self._store is None or self._process != os.getpid():
             self._store, self._process = SlideStore(self.paths, **self.read_options), os.getpid()
+            worker = get_worker_info()
+            share = CACHE_BYTES // (worker.num_workers if worker is not None else 1)
+            self._cache = NeighbourCache(share) if self.remember else None
         return self._store[self.slide_ids[index]]
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_store": None, "_process": -1}
+        return self.__dict__ | {"_store": None, "_cache": None, "_process": -1}
 
 
 class EpochSampler(Sampler[Visit]):
@@ -169,16 +205,54 @@ def process_rank() -> tuple[int, int]:
     return 0, 1
 
 
-def bags_of(table: pd.DataFrame, info: BundleInfo) -> SlideBags:
-    """Return the slides of a cohort table, read as the model wants them."""
+def bags_of(
+    table: pd.DataFrame, info: BundleInfo, models: Sequence[nn.Module] = (), *, remember: bool = False
+) -> SlideBags:
+    """Return the slides of a cohort table, read as the models want them; `remember` as for `SlideBags`."""
     paths = {str(row.slide_id): Path(str(row.path)) for row in table.itertuples()}
-    return SlideBags(paths, list(paths), info.read_options())
+    wanted = dict.fromkeys(each for model in models if (each := neighbour_options(model)) is not None)
+    return SlideBags(paths, list(paths), info.read_options(), tuple(wanted), remember=remember)
 
 
-def model_inputs(slide: Slide, device: torch.device) -> tuple[Tensor, Tensor | None, float | None]:
-    """Return features, coordinates and stride as the models take them: a batch of one slide."""
+def neighbour_options(model: nn.Module) -> NeighbourOptions | None:
+    """Return what a model wants to know of the neighbours; None where it looks at none."""
+    options: NeighbourOptions | None = getattr(model, "neighbour_options", None)
+    return options
+
+
+def found_neighbours(slide: Slide, wanted: Sequence[NeighbourOptions]) -> dict[NeighbourOptions, Neighbours]:
+    """Return the neighbours of a slide's patches, by what is wanted; nothing without coordinates."""
+    if slide.coords is None or slide.stride is None:
+        return {}
+    place = slide.coords, slide.stride, slide.lattices
+    return {options: find_neighbours(slide.features, *place, options) for options in wanted}
+
+
+def model_inputs(
+    model: nn.Module,
+    slide: Slide,
+    device: torch.device,
+    neighbours: Mapping[NeighbourOptions, Neighbours] | None = None,
+) -> dict[str, Any]:
+    """Return the keyword arguments of a model's `forward`: a batch of one slide on the device.
+
+    Args:
+        model: Which wants to know its neighbours, or not.
+        slide: As read.
+        device: Where the model is.
+        neighbours: Those that were found when it was read; what is missing is found here.
+    """
     coords = None if slide.coords is None else slide.coords[None].to(device, non_blocking=True)
-    return slide.features[None].to(device, non_blocking=True), coords, slide.stride
+    inputs = {"features": slide.features[None].to(device, non_blocking=True), "coords": coords, "stride": slide.stride}
+    options = neighbour_options(model)
+    if options is None:
+        return inputs
+    found = (neighbours or {}).get(options) or found_neighbours(slide, [options]).get(options)
+    if found is None:  # without coordinates; the model says so
+        return inputs
+    graph = NeighbourGraph(*(part.to(device, non_blocking=True) for part in found.graph))
+    homogeneity = None if found.homogeneity is None else found.homogeneity.to(device, non_blocking=True)
+    return inputs | {"graph": graph, "homogeneity": homogeneity}
 
 
 def slide_loader(bags: SlideBags, sampler: Sampler[Visit], *, workers: int, pin_memory: bool) -> DataLoader[Bag]:

@@ -9,6 +9,7 @@ from typing import Final
 import pandas as pd
 from tqdm import tqdm
 
+from nnunet_gdla.errors import UserError
 from nnunet_gdla.files import together
 from nnunet_gdla.mil.bundle import Bundle
 from nnunet_gdla.mil.bundle_info import BundleInfo, base_columns, table_metrics
@@ -16,6 +17,7 @@ from nnunet_gdla.mil.cohort import Task
 from nnunet_gdla.mil.data import EverySlideOnce, bags_of, slide_loader
 from nnunet_gdla.mil.files import write_csv, write_json
 from nnunet_gdla.mil.predictions import to_patients
+from nnunet_gdla.mil.slides.encoders import same_encoder
 from nnunet_gdla.mil.statistics import bootstrap_intervals
 from nnunet_gdla.words import counted
 
@@ -35,12 +37,21 @@ def predict_table(bundle: Bundle, table: pd.DataFrame, *, workers: int = 0, prog
         progress: Show a bar.
 
     Raises:
-        UserError: If a slide cannot be read or does not fit the model.
+        UserError: If a slide cannot be read or does not fit the model, or slides come from several encoders.
     """
-    bags = bags_of(table, bundle.info)
+    bags = bags_of(table, bundle.info, bundle.models)
     loader = slide_loader(bags, EverySlideOnce(len(bags)), workers=workers, pin_memory=False)
     steps = tqdm(loader, desc="predicting", unit="slide", disable=not progress, leave=False)
-    answers = [bundle.predict(bag.slide) for bag in steps if bag.slide is not None]
+    answers, first = [], None
+    for bag in steps:
+        assert bag.slide is not None
+        answers.append(bundle.predict(bag.slide, bag.neighbours))
+        first = first or (bag.slide if bag.slide.encoder else None)
+        if first is not None and not same_encoder(first.encoder, bag.slide.encoder):
+            raise UserError(
+                f"features of {first.slide_id} come from {first.encoder}, of {bag.slide.slide_id} from "
+                f"{bag.slide.encoder}: predict with the slides of one encoder"
+            )
     return pd.concat([base_columns(table, bundle.info), pd.DataFrame(answers)], axis=1)
 
 

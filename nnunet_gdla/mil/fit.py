@@ -171,7 +171,7 @@ def _trained(
         say(f"resuming after epoch {len(state.history)}")
     seed_everything(train.seed, verbose=False)
     model = _model(prepared)
-    loaders = _loaders(prepared)
+    loaders = _loaders(prepared, model)
     sampler = loaders[0].sampler
     assert isinstance(sampler, EpochSampler)
     losses = _losses(prepared)
@@ -196,7 +196,7 @@ def _trained(
     return state
 
 
-def _loaders(prepared: Prepared) -> tuple[DataLoader[Bag], DataLoader[Bag]]:
+def _loaders(prepared: Prepared, model: nn.Module) -> tuple[DataLoader[Bag], DataLoader[Bag]]:
     train, table = prepared.config.train, prepared.tables["train"]
     weights = sampling_weights(table, prepared.info.task) if train.sampling == "balanced" else None
     samplers = {
@@ -205,7 +205,12 @@ def _loaders(prepared: Prepared) -> tuple[DataLoader[Bag], DataLoader[Bag]]:
     }
     pin = pick_device(train.accelerator).type == "cuda"
     train_loader, val_loader = (
-        slide_loader(bags_of(prepared.tables[part], prepared.info), sampler, workers=train.workers, pin_memory=pin)
+        slide_loader(
+            bags_of(prepared.tables[part], prepared.info, [model], remember=True),
+            sampler,
+            workers=train.workers,
+            pin_memory=pin,
+        )
         for part, sampler in samplers.items()
     )
     return train_loader, val_loader

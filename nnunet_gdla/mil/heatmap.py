@@ -3,7 +3,6 @@
 Shape legend (this file): N patches in file order, H heads, A active blocks.
 """
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,9 +19,11 @@ from torch import nn
 
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.mil.bundle import Bundle
+from nnunet_gdla.mil.data import model_inputs
 from nnunet_gdla.mil.files import replaced, write_csv
 from nnunet_gdla.mil.gates import observed_gates
 from nnunet_gdla.mil.slides import Slide, cap_rows, read_slide
+from nnunet_gdla.mil.slides.overlap import lattice_order
 
 __all__ = ["SlideScores", "percentiles", "score_slide", "write_scores"]
 
@@ -62,13 +63,11 @@ def score_slide(bundle: Bundle, path: Path) -> SlideScores:
         UserError: If the file does not fit the model, or the scores are not finite.
     """
     options = bundle.info.read_options()
-    cap = options.pop("max_patches", None)
+    cap, sort = options.pop("max_patches", None), options.pop("sort_rows", None)
     slide = read_slide(path, **options)
     bundle.info.refuse(slide)
-    rows = _seen_rows(slide, cap)
-    seen = dataclasses.replace(
-        slide, features=slide.features[rows], coords=None if slide.coords is None else slide.coords[rows]
-    )
+    rows = _seen_rows(slide, cap, sort)
+    seen = slide.take(torch.from_numpy(rows))
     scores, beta = _explain(bundle.model, seen, bundle.device)
     if not np.isfinite(scores).all():
         raise UserError(f"slide {slide.slide_id}: the scores are not finite; look for NaN in its features")
@@ -125,11 +124,15 @@ def _write_h5(path: Path, scores: SlideScores, source: str) -> None:
             file.create_dataset(f"beta/block{block}", data=beta)
 
 
-def _seen_rows(slide: Slide, cap: int | None) -> Int64[np.ndarray, " n"]:
+def _seen_rows(slide: Slide, cap: int | None, sort: str | None) -> Int64[np.ndarray, " n"]:
     """Return the rows that the model reads, in its order."""
-    if cap is None or len(slide.features) <= cap or slide.coords is None:
+    if slide.coords is None or slide.stride is None:
         return np.arange(len(slide.features))
-    return cap_rows(slide.coords, cap).numpy()
+    rows = cap_rows(slide.coords, cap or len(slide.features)).numpy()
+    if sort is None:
+        return rows
+    labels = None if slide.lattices is None else slide.lattices.numpy()[rows]
+    return rows[lattice_order(slide.coords.numpy()[rows], slide.stride, labels)]
 
 
 @torch.inference_mode()
@@ -139,9 +142,8 @@ def _explain(model: nn.Module, slide: Slide, device: torch.device) -> tuple[Arra
     def keep(block: int, given: Mapping[str, Any], found: torch.Tensor) -> None:
         beta[block] = found[0].float().cpu().numpy()
 
-    coords = None if slide.coords is None else slide.coords[None].to(device)
     with observed_gates(model, keep):
-        scores = model.patch_scores(slide.features[None].to(device), coords, slide.stride)  # type: ignore[operator]
+        scores = model.patch_scores(**model_inputs(model, slide, device))  # type: ignore[operator]
     return scores.double().cpu().numpy(), dict(sorted(beta.items()))
 
 

@@ -91,7 +91,7 @@ class SlideModule(LightningModule):
         position, number, share, last = bag.visit
         if bag.slide is not None:
             torch.manual_seed(_mixed(self.settings.seed, self.current_epoch, position))
-            logits = training_logits(self.model, model_inputs(bag.slide, self.device))
+            logits = training_logits(self.model, model_inputs(self.model, bag.slide, self.device, bag.neighbours))
             loss = self.train_loss(logits, number)
             self._refuse_non_finite(loss, f"the loss of slide {bag.slide.slide_id}")
             self.manual_backward(loss * share)
@@ -108,9 +108,9 @@ class SlideModule(LightningModule):
     def validation_step(self, bag: Bag, batch_idx: int) -> None:
         """Keep the logits of one slide."""
         assert bag.slide is not None
-        inputs = model_inputs(bag.slide, self.device)
+        inputs = model_inputs(self.model, bag.slide, self.device, bag.neighbours)
         with self.recorder:  # slide by slide, so that no hook is left whatever happens between
-            logits = self.model(*inputs).float()
+            logits = self.model(**inputs).float()
         self._refuse_non_finite(logits, f"the answer for the validation slide {bag.slide.slide_id}")
         loss = self.val_loss([logits], bag.visit.number)
         self.answers.append((bag.visit.number, loss.item(), logits[0].tolist()))

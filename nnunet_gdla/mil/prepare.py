@@ -20,6 +20,8 @@ from nnunet_gdla.mil.gate_reach import reach_lines
 from nnunet_gdla.mil.models import build_model
 from nnunet_gdla.mil.module import epoch_metrics, prediction_table
 from nnunet_gdla.mil.slides import read_slide
+from nnunet_gdla.mil.slides.encoders import same_encoder
+from nnunet_gdla.mil.slides.inspect import named_encoder
 from nnunet_gdla.mil.splits import Split, audit_split, holdout_split, make_splits, read_split, split_lines
 from nnunet_gdla.mil.survival import time_bin_edges
 from nnunet_gdla.mil.tasks import DEFAULT_SELECTION, class_weights
@@ -98,15 +100,15 @@ def prepare(
     if check_files:
         workers = config.train.workers if len(cohort) >= MANY_SLIDES else 0
         report = check_cohort(cohort, options, workers=workers, progress=progress)
-        for line in report.lines:
+        for line in (*report.lines, *_row_order_lines(model, config)):
             say(line)
-        in_dim, encoder = report.in_dim, report.slides["encoder"].iloc[0]
+        in_dim, encoder = report.in_dim, report.encoder
     else:
         slide = read_slide(tables["train"]["path"].iloc[0], **options)
-        in_dim, encoder = slide.features.shape[1], slide.encoder
+        in_dim, encoder = slide.features.shape[1], named_encoder(cohort.paths.values(), config.data.feature_key)
     info = learned_from_data(config, cohort, tables["train"], in_dim)
     info = replace(info, encoder=encoder, needs_coords=options["need_coords"])
-    found = Found(info.in_dim, list(info.classes), list(info.bin_edges))
+    found = Found(info.in_dim, list(info.classes), list(info.bin_edges), info.encoder)
     _compare(config.found, found)
     prepared = Prepared(replace(resolved(config), found=found), cohort, split, tables, info)
     selection(prepared)
@@ -166,7 +168,7 @@ def load_cohort(data: DataConfig) -> Cohort:
 
 def read_options(data: DataConfig) -> dict[str, Any]:
     """Return how slides are read."""
-    names = ("feature_key", "stride", "unit", "max_patches", "allow_isolated")
+    names = ("feature_key", "stride", "unit", "max_patches", "sort_rows", "allow_isolated")
     return {name: getattr(data, name) for name in names}
 
 
@@ -215,6 +217,15 @@ def _small_model(config: Config) -> nn.Module:
             "or more"
         )
     return built
+
+
+def _row_order_lines(model: nn.Module, config: Config) -> list[str]:
+    if not getattr(model, "depends_on_row_order", False) or config.data.sort_rows is not None:
+        return []
+    return [
+        f"PASS the answers of this model ({config.model.name}) depend on the order of patches in a file; "
+        "data.sort_rows: lattice sorts them, for files that were not all written by one tool"
+    ]
 
 
 def _check_training(config: Config) -> None:
@@ -276,6 +287,10 @@ def _compare(before: Found | None, now: Found) -> None:
         return
     if before.in_dim != now.in_dim:
         raise UserError(f"features are {now.in_dim} wide, the settings were made with {before.in_dim} (found.in_dim)")
+    if not same_encoder(before.encoder, now.encoder):
+        raise UserError(
+            f"features come from {now.encoder}, the settings were made with {before.encoder} (found.encoder)"
+        )
     if before.classes != now.classes:
         raise UserError(
             f"the table has the classes {', '.join(now.classes)}, the settings were made with "

@@ -18,8 +18,9 @@ from torch import Tensor
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.mil.figures import INK, SOFT, canvas, colour, paper_style, save, say, title
 from nnunet_gdla.mil.files import write_csv
+from nnunet_gdla.mil.neighbours import lattice_graph
 from nnunet_gdla.mil.slides import Slide
-from nnunet_gdla.ops.neighbours import NeighbourGraph, grid_neighbours, local_homogeneity, shuffled
+from nnunet_gdla.ops.neighbours import NeighbourGraph, local_homogeneity, shuffled
 from nnunet_gdla.words import counted
 
 __all__ = ["cosine_with_mean", "redundancy_table", "slide_redundancy", "write_redundancy"]
@@ -60,7 +61,7 @@ def slide_redundancy(slide: Slide) -> dict[str, str | float | int]:
     """
     if slide.coords is None or slide.stride is None:
         raise UserError(f"{slide.path} holds no coordinates: it has no neighbours to compare with")
-    graph = grid_neighbours(slide.coords, float(slide.stride))
+    graph = NeighbourGraph(*(part[0] for part in lattice_graph(slide.coords, float(slide.stride), slide.lattices)))
     count = graph.count
     found = count > 0
     row: dict[str, str | float | int] = {

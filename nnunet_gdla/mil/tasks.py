@@ -72,10 +72,10 @@ class SlideLoss:
         return weight * F.cross_entropy(logits, target)
 
 
-def training_logits(model: nn.Module, inputs: tuple[Any, ...]) -> Sequence[Float[Tensor, "1 outputs"]]:
+def training_logits(model: nn.Module, inputs: Mapping[str, Any]) -> Sequence[Float[Tensor, "1 outputs"]]:
     """Return all outputs that are trained: DSMIL has two, so that its instance scorer learns too (also in survival)."""
     several: Callable[..., Sequence[Tensor]] | None = getattr(model, "training_logits", None)
-    return [model(*inputs)] if several is None else list(several(*inputs))
+    return [model(**inputs)] if several is None else list(several(**inputs))
 
 
 def class_numbers(table: pd.DataFrame, classes: Sequence[str]) -> list[int]:

@@ -26,15 +26,7 @@ CENSORED = [
 ]
 EVENTS = [
     *("event", "Event", "status", "OS", "os_event", "OS_STATUS", "DFS", "death", "dead", "Deceased", "died", "delta"),
-    *(
-        "uncensored",
-        "is_uncensored",
-        "not_censored",
-        "survival_event",
-        "overall_survival_event",
-        "relapse",
-        "progression",
-    ),
+    *("uncensored", "is_uncensored", "not_censored", "survival_event", "overall_survival_event", "relapse"),
     *("progression", "event_at_last_followup", "cause_of_death"),
 ]
 

@@ -24,10 +24,12 @@ from nnunet_gdla.mil.models.tokens import (
     check_bag,
     cut_graph,
     fill_square,
+    known_homogeneity,
     project_features,
     with_class_token,
 )
-from nnunet_gdla.ops.neighbours import NeighbourGraph, Shell, Weighting, grid_neighbours, local_homogeneity
+from nnunet_gdla.mil.neighbours import NeighbourOptions
+from nnunet_gdla.ops.neighbours import NeighbourGraph, Shell, Weighting, grid_neighbours
 from nnunet_gdla.ops.nystrom import PinvInit
 
 __all__ = ["SlideExplanation", "SlideTransformer"]
@@ -113,7 +115,10 @@ class SlideTransformer(nn.Module):
         self.in_dim, self.num_outputs, self.combination = in_dim, num_outputs, choice
         self.needs_coords = choice.needs_graph or local_mixing is not None
         self.window: dict[str, Any] = {"window": window, "shell": shell, "weighting": weighting, "sigma": sigma}
+        wants = NeighbourOptions(**self.window, homogeneity=choice.correction == "srp")
+        self.neighbour_options = wants if self.needs_coords else None
         self.copies = attention in ("nystrom", "diff") or (position == "ppeg" and attention != "gdla")
+        self.depends_on_row_order = attention in ("nystrom", "diff") or (position == "ppeg" and depth > 1)
         self.grad_checkpointing = False
         # The graph of one patch: refuses wrong options here and now, and counts the slots.
         slots = grid_neighbours(torch.zeros(1, 2, dtype=torch.int64), 1.0, **self.window).index.shape[-1]
@@ -160,6 +165,7 @@ class SlideTransformer(nn.Module):
         stride: float | int | None = None,
         *,
         graph: NeighbourGraph | None = None,
+        homogeneity: Float[Tensor, "B N"] | None = None,
         mask: Bool[Tensor, "B N"] | None = None,
     ) -> Float[Tensor, "B outputs"]:
         """Return logits.
@@ -169,6 +175,7 @@ class SlideTransformer(nn.Module):
             coords: Upper left corners of the patches; used where `needs_coords` and no graph is given.
             stride: Distance of neighbouring patches in units of `coords`.
             graph: Neighbours of each patch, (N, K) or (B, N, K), instead of coordinates.
+            homogeneity: `local_homogeneity` of features and graph, where it is known already.
             mask: True for patches that take part. A slide with a mask is the slide with the other rows cut out, in
                 everything: landmarks, square, copies, neighbours.
 
@@ -177,7 +184,7 @@ class SlideTransformer(nn.Module):
         """
         check_bag(features, coords, mask, self.in_dim)
         if mask is None or bool(mask.all()):
-            x, context = self._through_blocks(features, self._context(features, coords, stride, graph))
+            x, context = self._through_blocks(features, self._context(features, coords, stride, graph, homogeneity))
             return self._read_out(x, context)
         outputs = []
         for b, keep in enumerate(mask):
@@ -195,12 +202,13 @@ class SlideTransformer(nn.Module):
         stride: float | int | None = None,
         *,
         graph: NeighbourGraph | None = None,
+        homogeneity: Float[Tensor, "1 N"] | None = None,
     ) -> Float[Tensor, " N"]:
         """Return the class token's attention to each patch in the last block, mean over heads, in row order.
 
         Exact for softmax and linear; for nystrom, diff and gdla rows of differences, which may be negative.
         """
-        return self.explain(features, coords, stride, graph=graph).attention.mean(0)
+        return self.explain(features, coords, stride, graph=graph, homogeneity=homogeneity).attention.mean(0)
 
     def explain(
         self,
@@ -209,6 +217,7 @@ class SlideTransformer(nn.Module):
         stride: float | int | None = None,
         *,
         graph: NeighbourGraph | None = None,
+        homogeneity: Float[Tensor, "1 N"] | None = None,
     ) -> SlideExplanation:
         """Return the class token's attention per head and beta per block in which a correction acts.
 
@@ -226,7 +235,7 @@ class SlideTransformer(nn.Module):
             betas[block] = beta[0].clone()
 
         with eval_no_grad(self), observed_gates(self, keep):
-            x, context = self._through_blocks(features, self._context(features, coords, stride, graph))
+            x, context = self._through_blocks(features, self._context(features, coords, stride, graph, homogeneity))
             self._read_out(x, context)
             last = self.blocks[-1]
             assert isinstance(last, SlideBlock)
@@ -235,7 +244,12 @@ class SlideTransformer(nn.Module):
         return SlideExplanation(row[0, :, 1 : 1 + context.num_patches].float(), betas)
 
     def _context(
-        self, features: Tensor, coords: Tensor | None, stride: float | int | None, graph: NeighbourGraph | None
+        self,
+        features: Tensor,
+        coords: Tensor | None,
+        stride: float | int | None,
+        graph: NeighbourGraph | None,
+        homogeneity: Tensor | None = None,
     ) -> SlideContext:
         patches = features.shape[1]
         if not self.needs_coords:
@@ -249,7 +263,7 @@ class SlideTransformer(nn.Module):
             graph = grid_neighbours(coords, float(stride), **self.window)
         graph = graph.to(features.device)
         if self.combination.correction == "srp":
-            return SlideContext(patches, graph, local_homogeneity(features, graph))
+            return SlideContext(patches, graph, known_homogeneity(homogeneity, features, graph))
         return SlideContext(patches, graph, features.new_zeros(features.shape[:2], dtype=torch.float32))
 
     def _through_blocks(self, features: Tensor, context: SlideContext) -> tuple[Tensor, SlideContext]:

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from nnunet_gdla.layers.ppeg import square_side
 from nnunet_gdla.layers.untouched import is_untouched
-from nnunet_gdla.ops.neighbours import NeighbourGraph
+from nnunet_gdla.ops.neighbours import NeighbourGraph, local_homogeneity
 
 __all__ = [
     "ROWS_AT_ONCE",
@@ -20,6 +20,7 @@ __all__ = [
     "check_bag",
     "cut_graph",
     "fill_square",
+    "known_homogeneity",
     "project_features",
     "with_class_token",
 ]
@@ -60,6 +61,21 @@ def cut_graph(graph: NeighbourGraph, keep: Bool[Tensor, " N"]) -> NeighbourGraph
     return NeighbourGraph(
         torch.where(seen, new_row[index.clamp(min=0)], -1), seen, torch.where(seen, weight, torch.zeros_like(weight))
     )
+
+
+def known_homogeneity(
+    homogeneity: Tensor | None, features: Float[Tensor, "B N D"], graph: NeighbourGraph
+) -> Float[Tensor, "B N"]:
+    """Return the homogeneity that was handed over, on the device of the features, else that of the graph.
+
+    Raises:
+        ValueError: If it is not one number a patch.
+    """
+    if homogeneity is None:
+        return local_homogeneity(features, graph)
+    if homogeneity.shape != features.shape[:2]:
+        raise ValueError(f"homogeneity {tuple(homogeneity.shape)} must be {tuple(features.shape[:2])}, one a patch")
+    return homogeneity.to(features.device)
 
 
 def check_bag(features: Tensor, coords: Tensor | None, mask: Tensor | None, in_dim: int) -> None:

@@ -94,6 +94,7 @@ class TransMIL(nn.Module):
     """
 
     needs_coords = False
+    depends_on_row_order = True
 
     def __init__(
         self,

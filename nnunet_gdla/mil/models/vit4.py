@@ -9,8 +9,16 @@ from torch import Tensor, nn
 
 from nnunet_gdla.mil.models.bags import eval_no_grad
 from nnunet_gdla.mil.models.dense import DenseBlocks, start_weights
-from nnunet_gdla.mil.models.tokens import SlideContext, check_bag, cut_graph, project_features, with_class_token
-from nnunet_gdla.ops.neighbours import NeighbourGraph, grid_neighbours, local_homogeneity
+from nnunet_gdla.mil.models.tokens import (
+    SlideContext,
+    check_bag,
+    cut_graph,
+    known_homogeneity,
+    project_features,
+    with_class_token,
+)
+from nnunet_gdla.mil.neighbours import NeighbourOptions
+from nnunet_gdla.ops.neighbours import NeighbourGraph, grid_neighbours
 
 __all__ = ["ViT4"]
 
@@ -72,6 +80,7 @@ class ViT4(nn.Module):
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, num_outputs)
         self.needs_coords = self.blocks.needs_graph
+        self.neighbour_options = NeighbourOptions(window) if self.needs_coords else None
         start_weights(self, self.class_token)
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
@@ -85,6 +94,7 @@ class ViT4(nn.Module):
         stride: float | int | None = None,
         *,
         graph: NeighbourGraph | None = None,
+        homogeneity: Float[Tensor, "B N"] | None = None,
         mask: Bool[Tensor, "B N"] | None = None,
     ) -> Float[Tensor, "B K"]:
         """Classify bags of patches, each slide by itself.
@@ -94,6 +104,7 @@ class ViT4(nn.Module):
             coords: Where the patches lie, with `stride` the distance of neighbours in the same unit.
             stride: See `coords`.
             graph: Neighbours (N, S) or (B, N, S) instead of coordinates.
+            homogeneity: `local_homogeneity` of features and graph, where it is known already and no mask is given.
             mask: True for patches that take part; the others might as well not be there. None: all take part.
 
         Raises:
@@ -101,7 +112,11 @@ class ViT4(nn.Module):
         """
         check_bag(features, coords, mask, self.in_dim)
         slides = (self._slide(i, features, coords, stride, graph, mask) for i in range(features.shape[0]))
-        rows = [self.blocks(*self._tokens(bag, neighbours)) for bag, neighbours in slides]
+        known = None if homogeneity is None or mask is not None else homogeneity.split(1)
+        rows = [
+            self.blocks(*self._tokens(bag, neighbours, None if known is None else known[i]))
+            for i, (bag, neighbours) in enumerate(slides)
+        ]
         return self.head(self.norm(torch.cat(rows)[:, 0]))
 
     def patch_scores(
@@ -111,11 +126,12 @@ class ViT4(nn.Module):
         stride: float | int | None = None,
         *,
         graph: NeighbourGraph | None = None,
+        homogeneity: Float[Tensor, "1 N"] | None = None,
     ) -> Float[Tensor, " N"]:
         """Return the class token's attention to every patch in the last block, mean over heads, in row order."""
         check_bag(features, coords, None, self.in_dim)
         with eval_no_grad(self):
-            tokens, context = self._tokens(*self._slide(0, features, coords, stride, graph, None))
+            tokens, context = self._tokens(*self._slide(0, features, coords, stride, graph, None), homogeneity)
             return self.blocks.class_attention(tokens, context)[0, 1:]
 
     def _slide(
@@ -141,8 +157,11 @@ class ViT4(nn.Module):
             )
         return bag, grid_neighbours(coords[i, keep], stride, window=self.window)
 
-    def _tokens(self, bag: Tensor, graph: NeighbourGraph | None) -> tuple[Tensor, SlideContext]:
-        with torch.no_grad():
-            homogeneity = None if graph is None else local_homogeneity(bag[0], graph)[None]
+    def _tokens(
+        self, bag: Tensor, graph: NeighbourGraph | None, homogeneity: Tensor | None
+    ) -> tuple[Tensor, SlideContext]:
+        if graph is not None:
+            graph = graph.to(bag.device)
+            homogeneity = known_homogeneity(homogeneity, bag, graph)
         tokens = with_class_token(self.class_token, project_features(self.embed, bag))
         return tokens, SlideContext(bag.shape[1], graph, homogeneity)

@@ -1,5 +1,6 @@
 """What a slide's file holds, found without keeping its features."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -7,13 +8,14 @@ import numpy as np
 from torch import Tensor
 
 from nnunet_gdla.errors import UserError
+from nnunet_gdla.mil.slides.encoders import encoder_of
 from nnunet_gdla.mil.slides.layouts import find_layout
 from nnunet_gdla.mil.slides.names import slide_id_of
 from nnunet_gdla.mil.slides.placing import Placing
-from nnunet_gdla.mil.slides.reader import encoder_of, feature_chunks, feature_shape, open_file, place_slide, read_slide
+from nnunet_gdla.mil.slides.reader import feature_chunks, feature_shape, open_file, place_slide, read_slide
 from nnunet_gdla.mil.slides.slide import ReadOptions
 
-__all__ = ["SlideFacts", "inspect_slide"]
+__all__ = ["SlideFacts", "inspect_slide", "named_encoder"]
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,17 @@ def inspect_slide(path: Path, options: ReadOptions) -> SlideFacts:
         return _tensor_facts(path, options) if path.suffix.lower() == ".pt" else _facts(path, options)
     except UserError as error:
         return SlideFacts(slide_id_of(path), path, error=str(error))
+
+
+def named_encoder(paths: Iterable[Path], feature_key: str | None) -> str | None:
+    """Return the encoder that the first file names that names one, without reading any features."""
+    for path in paths:
+        if path.suffix.lower() != ".pt":
+            with open_file(path) as file:
+                encoder = encoder_of(find_layout(file, path, feature_key))
+            if encoder is not None:
+                return encoder
+    return None
 
 
 def _facts(path: Path, options: ReadOptions) -> SlideFacts:

@@ -16,6 +16,7 @@ from torch import Tensor
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.mil.slides.lattice import LARGEST_RESIDUAL, Snapped, share_with_neighbour, snap_to_lattice
 from nnunet_gdla.mil.slides.layouts import Layout, number, text
+from nnunet_gdla.mil.slides.overlap import lattice_order, separate_lattices
 from nnunet_gdla.mil.slides.slide import ReadOptions, Unit
 from nnunet_gdla.mil.slides.stride import StrideEstimate, estimate_stride
 from nnunet_gdla.mil.slides.subsample import cap_rows
@@ -40,7 +41,10 @@ UNITS: Final[dict[str, Unit]] = {
 
 @dataclass(frozen=True)
 class Placing:
-    """Coordinates of the kept patches, their stride and unit, which rows are kept (None: all), and remarks."""
+    """Coordinates of the kept patches, their stride and unit, which rows are kept (None: all), and remarks.
+
+    `lattices` numbers the lattice of each kept patch where several overlap.
+    """
 
     coords: Num[Tensor, "N 2"] | None
     stride: float | None
@@ -49,6 +53,7 @@ class Placing:
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     share: float = 0.0
+    lattices: Int64[Tensor, " N"] | None = None
 
 
 class _Stated(NamedTuple):
@@ -93,20 +98,61 @@ def place(array: NDArray[np.generic], layout: Layout, path: Path, options: ReadO
     if unit == "px" and stride == 1:
         unit = "cell"
         remarks.notes.append("coordinates are row and column numbers")
+    looks_right = _close(stride, seen.stride)
+    separate = separate_lattices(xy, stride) if looks_right and unit != "cell" else None
     snapped = Snapped(xy, stride, 0.0)
-    if _close(stride, seen.stride):
-        snapped = snap_to_lattice(xy, stride, whole_pixels=unit != "um")
+    if looks_right:
+        snapped = _snapped(xy, stride, None if separate is None else separate.labels, whole_pixels=unit != "um")
     if snapped.residual:
         remarks.notes.append(
             f"patches lie up to {snapped.residual:.2f} strides beside a lattice of {snapped.stride:.6g}; moved onto it"
         )
-    rows = None if options.max_patches is None else cap_rows(xy, options.max_patches)
-    rows = None if rows is None or len(rows) == len(xy) else rows
+    if separate is not None:
+        remarks.notes.append(
+            f"{separate.overlapping} patches overlap those of another lattice ({separate.count} lattices): each "
+            "lattice keeps its neighbours to itself"
+        )
+    labels = None if separate is None else separate.labels
+    rows = _kept_rows(xy, snapped.coords, snapped.stride, labels, options)
     kept = snapped.coords if rows is None else snapped.coords[rows.numpy()]
+    lattices = None if labels is None else torch.from_numpy(labels if rows is None else labels[rows.numpy()])
     share = share_with_neighbour(kept, snapped.stride)
     _judge(share, len(kept), snapped.stride, unit, seen, options, remarks)
     coords = torch.from_numpy(kept.astype(np.float32 if unit == "um" else np.int64))
-    return Placing(coords, snapped.stride, unit, rows, tuple(remarks.notes), tuple(remarks.warnings), share)
+    return Placing(coords, snapped.stride, unit, rows, tuple(remarks.notes), tuple(remarks.warnings), share, lattices)
+
+
+def _snapped(
+    xy: NDArray[np.float64], stride: float, labels: NDArray[np.int64] | None, *, whole_pixels: bool
+) -> Snapped:
+    """Patches moved onto their lattice, or each onto its own; see `snap_to_lattice`."""
+    if labels is None:
+        return snap_to_lattice(xy, stride, whole_pixels=whole_pixels)
+    moved, residual = xy.copy(), 0.0
+    for label in np.unique(labels):
+        part = snap_to_lattice(xy[labels == label], stride, whole_pixels=whole_pixels)
+        if part.stride == stride:  # one stride for all of them
+            moved[labels == label] = part.coords
+            residual = max(residual, part.residual)
+    return Snapped(moved, stride, residual)
+
+
+def _kept_rows(
+    xy: NDArray[np.float64],
+    snapped: NDArray[np.float64],
+    stride: float,
+    labels: NDArray[np.int64] | None,
+    options: ReadOptions,
+) -> Tensor | None:
+    """The rows to read, in the order in which they are wanted; None for all as they are in the file."""
+    capped = options.max_patches is not None and options.max_patches < len(xy)
+    if not capped and options.sort_rows is None:
+        return None
+    rows = cap_rows(xy, options.max_patches or len(xy))
+    if options.sort_rows is None:
+        return rows
+    kept = rows.numpy()
+    return rows[torch.from_numpy(lattice_order(snapped[kept], stride, None if labels is None else labels[kept]))]
 
 
 def _unit(layout: Layout, seen: StrideEstimate, path: Path, options: ReadOptions) -> Unit:

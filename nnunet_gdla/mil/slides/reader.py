@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nnunet_gdla.errors import UserError
-from nnunet_gdla.mil.slides.layouts import Layout, contents, find_layout, readable, text
+from nnunet_gdla.mil.slides.encoders import encoder_of
+from nnunet_gdla.mil.slides.layouts import Layout, contents, find_layout, readable
 from nnunet_gdla.mil.slides.names import slide_id_of
 from nnunet_gdla.mil.slides.placing import Placing, place
-from nnunet_gdla.mil.slides.slide import ReadOptions, Slide, Unit
+from nnunet_gdla.mil.slides.slide import ReadOptions, Slide, SortRows, Unit
 
 __all__ = [
-    "encoder_of",
     "feature_chunks",
     "feature_shape",
     "open_file",
@@ -47,6 +47,7 @@ def read_slide(
     allow_isolated: bool = False,
     need_coords: bool = True,
     max_patches: int | None = None,
+    sort_rows: SortRows | None = None,
 ) -> Slide:
     """Read features and coordinates of a slide as AtlasPatch, TRIDENT, CLAM, STAMP and wsinfer write them.
 
@@ -59,11 +60,12 @@ def read_slide(
         allow_isolated: Take slides in which hardly any patch has a neighbour.
         need_coords: False also takes files without coordinates, and does not refuse slides for their coordinates.
         max_patches: Keep at most so many, in coordinate order (`cap_rows`).
+        sort_rows: "lattice" sorts patches line by line along their lattice. None: as in the file.
 
     Raises:
         UserError: If the file cannot be used; says what is in it and what to give.
     """
-    options = ReadOptions(feature_key, stride, unit, allow_isolated, need_coords, max_patches)
+    options = ReadOptions(feature_key, stride, unit, allow_isolated, need_coords, max_patches, sort_rows)
     path = Path(path)
     if path.suffix.lower() == ".pt":
         slide = _read_tensor_file(path, options)
@@ -117,7 +119,7 @@ def place_slide(file: h5py.File, layout: Layout, rows: int, path: Path, options:
                 f"{path} has no coordinates (no data set coords; it holds: {contents(file)}); without them only "
                 "models that know no neighbours can be used (correction: none)"
             )
-        return _without_coords(rows, options)
+        return _without_coords(rows, path, options)
     xy = _coordinates(layout.coords, path)
     if len(xy) != rows:
         raise UserError(
@@ -221,16 +223,12 @@ def _coordinates(data: h5py.Dataset, path: Path) -> NDArray[np.generic]:
     return array.reshape(shape)
 
 
-def _without_coords(rows: int, options: ReadOptions) -> Placing:
+def _without_coords(rows: int, path: Path, options: ReadOptions) -> Placing:
+    if options.sort_rows is not None:
+        raise UserError(f"{path} has no coordinates by which rows could be sorted; leave sort_rows out")
     cap = options.max_patches
     kept = None if cap is None or rows <= cap else torch.from_numpy(np.linspace(0, rows - 1, cap).astype(np.int64))
     return Placing(None, None, None, kept)
-
-
-def encoder_of(layout: Layout) -> str | None:
-    """Return what made the features: the name of the data set in a group of several, else its attribute encoder."""
-    encoder = layout.feature_key if layout.name == "atlaspatch" else layout.features.attrs.get("encoder")
-    return None if encoder is None else text(encoder)
 
 
 def _slide(path: Path, features: Tensor, placing: Placing, layout: Layout) -> Slide:
@@ -244,6 +242,7 @@ def _slide(path: Path, features: Tensor, placing: Placing, layout: Layout) -> Sl
         feature_key=layout.feature_key,
         encoder=encoder_of(layout),
         layout=layout.name,
+        lattices=placing.lattices,
         notes=placing.notes,
         warnings=placing.warnings,
     )
@@ -274,6 +273,6 @@ def _read_tensor_file(path: Path, options: ReadOptions) -> Slide:
     features = tensor.detach().reshape(rows, width)
     features = features if features.dtype in (torch.float16, torch.float32) else features.float()
     refuse_not_finite(features, path)
-    placing = _without_coords(rows, options)
+    placing = _without_coords(rows, path, options)
     kept = features if placing.rows is None else features[placing.rows]
     return Slide(slide_id_of(path), kept, None, None, None, path, "tensor", layout="pt")

@@ -3,18 +3,19 @@
 Shape legend (this file): N patches, D feature width.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from jaxtyping import Float, Num
+from jaxtyping import Float, Int64, Num
 from torch import Tensor
 
 from nnunet_gdla.errors import UserError
 
-__all__ = ["ReadOptions", "Slide", "Unit"]
+__all__ = ["ReadOptions", "Slide", "SortRows", "Unit"]
 
 Unit = Literal["px", "um", "cell"]
+SortRows = Literal["lattice"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +33,7 @@ class Slide:
         feature_key: Name of the data set inside the file.
         encoder: What made the features, where the file says so.
         layout: Which tool's layout was recognised.
+        lattices: Number of each patch's lattice where several overlap, whose patches are no neighbours; None otherwise.
         notes: How the stride was found, and what was changed.
         warnings: What looks wrong but does not stop the reading.
     """
@@ -45,8 +47,14 @@ class Slide:
     feature_key: str
     encoder: str | None = None
     layout: str = ""
+    lattices: Int64[Tensor, " N"] | None = None
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+
+    def take(self, rows: Int64[Tensor, " M"]) -> "Slide":
+        """Return the slide with these patches, in this order."""
+        coords, lattices = (None if part is None else part[rows] for part in (self.coords, self.lattices))
+        return replace(self, features=self.features[rows], coords=coords, lattices=lattices)
 
     def __post_init__(self) -> None:
         _check_tensor(self.slide_id, "features", self.features, ("patches", "width"))
@@ -86,6 +94,7 @@ class ReadOptions:
     allow_isolated: bool = False
     need_coords: bool = True
     max_patches: int | None = None
+    sort_rows: SortRows | None = None
 
     def __post_init__(self) -> None:
         if self.stride is not None and not 0 < self.stride < float("inf"):

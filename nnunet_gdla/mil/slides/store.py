@@ -10,7 +10,7 @@ import h5py
 
 from nnunet_gdla.mil.slides.placing import Placing
 from nnunet_gdla.mil.slides.reader import open_file, read_open, read_slide
-from nnunet_gdla.mil.slides.slide import ReadOptions, Slide, Unit
+from nnunet_gdla.mil.slides.slide import ReadOptions, Slide, SortRows, Unit
 
 __all__ = ["SlideStore"]
 
@@ -33,6 +33,7 @@ class SlideStore(Mapping[str, Slide]):
         allow_isolated: bool = False,
         need_coords: bool = True,
         max_patches: int | None = None,
+        sort_rows: SortRows | None = None,
     ) -> None:
         """Keep the paths; nothing is open_file yet.
 
@@ -45,12 +46,13 @@ class SlideStore(Mapping[str, Slide]):
             allow_isolated: Take slides whose patches hardly have neighbours.
             need_coords: Coordinates are needed.
             max_patches: Cap per slide.
+            sort_rows: "lattice", or None.
         """
         if max_open < 1:
             raise ValueError(f"max_open must be at least 1, got {max_open}")
         self.paths = {slide_id: Path(path) for slide_id, path in paths.items()}
         self.max_open = max_open
-        self.options = ReadOptions(feature_key, stride, unit, allow_isolated, need_coords, max_patches)
+        self.options = ReadOptions(feature_key, stride, unit, allow_isolated, need_coords, max_patches, sort_rows)
         self._open: OrderedDict[str, h5py.File] = OrderedDict()
         self._process = os.getpid()
         self._placing: dict[str, Placing] = {}
@@ -60,7 +62,13 @@ class SlideStore(Mapping[str, Slide]):
             raise KeyError(f"no slide {slide_id!r} among the {len(self.paths)} of this store")
         path = self.paths[slide_id]
         if path.suffix.lower() == ".pt":
-            return read_slide(path, need_coords=self.options.need_coords, max_patches=self.options.max_patches)
+            options = self.options
+            return read_slide(
+                path,
+                need_coords=options.need_coords,
+                max_patches=options.max_patches,
+                sort_rows=options.sort_rows,
+            )
         file = self._file(slide_id, path)
         slide, self._placing[slide_id] = read_open(file, path, self.options, self._placing.get(slide_id))
         return slide
