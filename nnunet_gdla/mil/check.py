@@ -29,6 +29,8 @@ __all__ = ["Report", "check_cohort"]
 FEW: Final = 10
 # A bag this many times larger or smaller than the median is pointed out.
 UNUSUAL: Final = 10
+# Share of the patches of a slide without a neighbour that is pointed out.
+MANY_ISOLATED: Final = 0.1
 # Remarks that differ in their numbers alone, from which on they become one line.
 DIFFERENT: Final = 5
 NUMBERS: Final = re.compile(r"\d+(?:[.,]\d+)*(?:, (?:\d+|\.\.\.))*")
@@ -206,17 +208,31 @@ def _isolated(facts: Sequence[SlideFacts], options: ReadOptions) -> list[str]:
     """Slides that were judged one by one may still leave a cohort without neighbours: tiny ones, or cut by the cap."""
     if not options.need_coords or options.allow_isolated:
         return []
+    lines = []
+    lonely = [
+        f"{fact.slide_id} ({1 - fact.share:.0%} of {fact.patches:,} at stride {fact.stride:.6g}"
+        + (f"; they lie {fact.other_stride:.6g} apart" if fact.other_stride else "")
+        + ")"
+        for fact in facts
+        if fact.stride is not None and fact.patches >= JUDGED_FROM and SMALLEST_SHARE <= fact.share <= 1 - MANY_ISOLATED
+    ]
+    if lonely:
+        lines.append(
+            f"WARN patches without a neighbour, which the correction leaves as they are: {listed(lonely)}; two strides "
+            "in one file?"
+        )
     cap = options.max_patches
     judged = [fact for fact in facts if fact.stride is not None and _shows_neighbours(fact.patches, cap)]
     share = float(np.median([fact.share for fact in judged])) if judged else 1.0
     if share >= SMALLEST_SHARE:
-        return []
+        return lines
     cut = cap is not None and any(fact.patches > cap for fact in judged)
     cause = f"max_patches {cap} leaves" if cut else "the slides have"
     advice = "raise max_patches, or give" if cut else "give the right stride,"
     return [
+        *lines,
         f"FAIL {cause} hardly a neighbour for the correction to look at: in the median slide {share:.0%} of the "
-        f"patches have one; {advice} a model without correction, or allow_isolated if that is meant"
+        f"patches have one; {advice} a model without correction, or allow_isolated if that is meant",
     ]
 
 

@@ -108,6 +108,12 @@ def heatmap(parser: argparse.ArgumentParser) -> None:
     add("--model", metavar="BUNDLE", required=True, help="bundle or run folder")
     add("--slide", metavar="IMAGE", help="the slide itself (.svs, .tif, ...) or a picture, to draw on; or a folder")
     add("--out", metavar="FOLDER", default="heatmaps", help="folder for pictures and values (default: ./%(default)s)")
+    add(
+        "--mpp",
+        metavar="UM",
+        type=float,
+        help="micrometres per pixel of the slide, for coordinates in micrometres (default: what the slide says)",
+    )
     add("--geojson", action="store_true", help="also write patches with values for QuPath")
     add("--top", metavar="N", type=int, default=0, help="sheet of the N patches with most attention; needs --slide")
     add(

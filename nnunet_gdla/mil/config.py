@@ -4,7 +4,6 @@ import copy
 import dataclasses
 import difflib
 import logging
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from importlib.resources import files
@@ -17,8 +16,8 @@ from jsonargparse import ArgumentError, ArgumentParser
 
 from nnunet_gdla.damage import reason
 from nnunet_gdla.errors import UserError
+from nnunet_gdla.mil.config_ranges import LARGEST_SEED, out_of_range
 from nnunet_gdla.mil.config_schema import (
-    FEWEST_DRAWS,
     Config,
     DataConfig,
     Found,
@@ -46,7 +45,6 @@ __all__ = [
     "save_config",
 ]
 
-LARGEST_SEED: Final = 2**32 - 1  # of NumPy
 _NAME: Final = "model.name"
 
 log = logging.getLogger(__name__)
@@ -237,26 +235,10 @@ def _apply(tree: dict[str, Any], override: str) -> None:
 
 
 def _check_ranges(config: Config, where: str) -> None:
-    train, split = config.train, config.split
-    for section in ("data", "split", "model", "train"):
-        for name, value in vars(getattr(config, section)).items():
-            if isinstance(value, float) and not math.isfinite(value):
-                raise UserError(f"{where}: {section}.{name} is {value}; it must be a finite number")
-    for name in ("epochs", "accumulate", "lr", "gate_lr_scale", "num_bins", "patience", "clip_norm", "devices"):
-        value = getattr(train, name)
-        if value is not None and not value > 0:
-            raise UserError(f"{where}: train.{name} is {value}; it must be greater than 0")
-    if train.bootstrap < FEWEST_DRAWS:
-        raise UserError(
-            f"{where}: train.bootstrap is {train.bootstrap}; an interval needs {FEWEST_DRAWS} draws or more"
-        )
-    for name in ("weight_decay", "warmup_fraction", "workers"):
-        if getattr(train, name) < 0:
-            raise UserError(f"{where}: train.{name} is {getattr(train, name)}; it must be 0 or more")
-    for name, seed in (("train.seed", train.seed), ("split.seed", split.seed)):
-        if not 0 <= seed <= LARGEST_SEED:
-            raise UserError(f"{where}: {name} is {seed}; it must lie between 0 and {LARGEST_SEED}")
-    if split.fold < 0 or (split.scheme in ("kfold", "site") and not split.fold < split.folds):
+    split = config.split
+    if complaint := out_of_range(config):
+        raise UserError(f"{where}: {complaint}")
+    if split.scheme in ("kfold", "site") and not split.fold < split.folds:
         raise UserError(
             f"{where}: split.fold {split.fold} of {counted(split.folds, 'fold')}; folds are numbered from 0"
         )

@@ -20,7 +20,7 @@ from nnunet_gdla.files import made_folder, together
 from nnunet_gdla.mil.config import load_config, save_config
 from nnunet_gdla.mil.config_schema import Config
 from nnunet_gdla.mil.data import Bag, EpochSampler, EverySlideOnce, bags_of, slide_loader
-from nnunet_gdla.mil.device import pick_device
+from nnunet_gdla.mil.device import pick_device, refuse_missing_devices
 from nnunet_gdla.mil.files import write_csv, write_text
 from nnunet_gdla.mil.finish import finish
 from nnunet_gdla.mil.models import build_model
@@ -100,6 +100,7 @@ def is_finished(run: Path) -> bool:
 
 
 def _started(config: Config, run: Path, ready: Callable[..., Prepared]) -> Prepared:
+    refuse_missing_devices(config.train)  # before anything takes long or is written
     if (run / _CONFIG).exists():
         state = "is finished" if is_finished(run) else f"has begun; go on with: nnunet-gdla-mil fit --resume {run}"
         raise UserError(f"the run {run} {state}; a new run needs another folder (--out)")
@@ -121,7 +122,9 @@ def _resumed(run: Path, ready: Callable[..., Prepared]) -> Prepared:
     if not (run / _CONFIG).is_file():
         raise UserError(f"{run} is no run: there is no {_CONFIG} in it")
     begun = (run / "checkpoints" / "last.ckpt").is_file()
-    prepared = ready(load_config(run / _CONFIG), split_file=run / _SPLIT, check_files=not begun)
+    config = load_config(run / _CONFIG)
+    refuse_missing_devices(config.train)
+    prepared = ready(config, split_file=run / _SPLIT, check_files=not begun)
     if (run / _COHORT).is_file():  # runs of earlier versions have none
         _refuse_changes(prepared, run)
     return prepared

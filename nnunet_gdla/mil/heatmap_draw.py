@@ -25,10 +25,15 @@ from nnunet_gdla.mil.slides import Slide
 from nnunet_gdla.mil.thumbnail import SlideImage
 from nnunet_gdla.words import counted
 
-__all__ = ["Places", "draw_maps", "draw_top_tiles", "place_patches", "write_geojson"]
+__all__ = ["Places", "draw_maps", "draw_top_tiles", "place_patches", "uncovered_tissue", "write_geojson"]
 
 ATTENTION_COLOURS: Final = "viridis"
 BETA_COLOURS: Final = "RdBu_r"
+# Micrometres per level-0 pixel of scanners.
+USUAL_MPP: Final = (0.1, 2.0)
+# Difference of colour channels of stained tissue, and the share of it that patches should at least reach over.
+COLOURED: Final = 24
+LITTLE_TISSUE: Final = 0.1
 _MOST_CELLS: Final = 50_000_000
 _TILE_PX: Final = 256
 
@@ -44,8 +49,13 @@ class Places:
     in_pixels: bool
 
 
-def place_patches(slide: Slide, image: SlideImage | None) -> Places:
+def place_patches(slide: Slide, image: SlideImage | None, mpp: float | None = None) -> Places:
     """Find out where the patches lie on the picture, or on their own lattice where there is none.
+
+    Args:
+        slide: With coordinates.
+        image: The picture.
+        mpp: Micrometres per level-0 pixel, instead of what the picture says.
 
     Raises:
         UserError: If there are no coordinates, or they cannot be brought onto this picture; the message says why.
@@ -55,13 +65,11 @@ def place_patches(slide: Slide, image: SlideImage | None) -> Places:
     corners, side = slide.coords.numpy().astype(np.float64), float(slide.stride)
     if image is None:
         return Places(corners, side, slide.unit == "px")
+    if mpp is not None and slide.unit != "um":
+        raise UserError(f"--mpp is for micrometres, the coordinates of {slide.slide_id} are {slide.unit}: leave it out")
     if slide.unit == "um":
-        if image.um_per_px is None:
-            raise UserError(
-                f"the coordinates of {slide.slide_id} are in micrometres and {image.path} does not say how many "
-                "a pixel has; give the original slide instead, or leave --slide out"
-            )
-        corners, side = corners / image.um_per_px, side / image.um_per_px
+        um_per_px = mpp or _stated_mpp(slide, image)
+        corners, side = corners / um_per_px, side / um_per_px
     elif slide.unit != "px":
         raise UserError(
             f"the coordinates of {slide.slide_id} are {slide.unit or 'in an unknown unit'}, which have no place on "
@@ -71,9 +79,42 @@ def place_patches(slide: Slide, image: SlideImage | None) -> Places:
     if (corners.min(0) < -side).any() or (reach > np.array(image.size) + side).any():
         raise UserError(
             f"the patches of {slide.slide_id} reach to x {reach[0]:.0f}, y {reach[1]:.0f}, but {image.path} is only "
-            f"{image.size[0]} x {image.size[1]} pixels; is it another slide, or a smaller copy of it?"
+            f"{image.size[0]} x {image.size[1]} pixels; is it another slide, or a smaller copy of it"
+            + (f", or is {um_per_px:g} um per pixel wrong (--mpp)?" if slide.unit == "um" else "?")
         )
     return Places(corners, side, in_pixels=True)
+
+
+def _stated_mpp(slide: Slide, image: SlideImage) -> float:
+    um_per_px = image.um_per_px
+    if um_per_px is None:
+        raise UserError(
+            f"the coordinates of {slide.slide_id} are in micrometres and {image.path} does not say how many "
+            "a pixel has; say it by --mpp, give the original slide instead, or leave --slide out"
+        )
+    if not USUAL_MPP[0] <= um_per_px <= USUAL_MPP[1]:
+        raise UserError(
+            f"{image.path} says that a pixel has {um_per_px:g} micrometres; scanners have {USUAL_MPP[0]:g} to "
+            f"{USUAL_MPP[1]:g}: say the right number by --mpp (this one too, if it is right)"
+        )
+    return um_per_px
+
+
+def uncovered_tissue(places: Places, image: SlideImage) -> str | None:
+    """Return a remark where the patches cover so little of the tissue that their scale is probably wrong."""
+    thumbnail = np.asarray(image.thumbnail, dtype=np.int16)
+    tissue = np.argwhere(np.ptp(thumbnail, axis=2) > COLOURED)[:, ::-1]  # x and y of what is neither white nor grey
+    if not len(tissue):
+        return None
+    at = (tissue + 0.5) * (np.array(image.size) / np.array(image.thumbnail.size))
+    low, high = places.corners.min(0), places.corners.max(0) + places.side
+    share = float(((at >= low) & (at < high)).all(1).mean())
+    if share >= LITTLE_TISSUE:
+        return None
+    return (
+        f"the patches reach over {share:.1%} of the tissue on {image.path.name}: is the slide's size of a pixel wrong "
+        "(--mpp), are the coordinates of another level, or is it another slide?"
+    )
 
 
 def draw_maps(scores: SlideScores, places: Places, image: SlideImage | None, limit: float = 99.0) -> Figure:
@@ -125,10 +166,11 @@ def draw_top_tiles(scores: SlideScores, places: Places, image: SlideImage, count
     return figure
 
 
-def write_geojson(path: Path, scores: SlideScores, places: Places) -> None:
+def write_geojson(path: Path, scores: SlideScores, places: Places, bounds: tuple[int, int] = (0, 0)) -> None:
     """Write one square per patch in level-0 pixels, with its scores as measurements, coloured by attention.
 
-    QuPath: File > Import objects from file; then Measure > Show measurement maps.
+    QuPath: File > Import objects from file; then Measure > Show measurement maps. It crops a slide to its `bounds`,
+    the upper left corner of the scanned area, so pixels count from there.
 
     Raises:
         UserError: If the places are no level-0 pixels.
@@ -142,8 +184,9 @@ def write_geojson(path: Path, scores: SlideScores, places: Places) -> None:
     columns = scores.columns() | {"attention percentile": place}
     colours = (colormaps[ATTENTION_COLOURS](np.nan_to_num(place) / 100)[:, :3] * 255).round().astype(int).tolist()
     seen = np.flatnonzero(np.isfinite(scores.attention))
+    cropped = Places(places.corners - np.array(bounds), places.side, places.in_pixels)
     objects = [
-        _square(row, places, {k: float(v[row]) for k, v in columns.items()}, colours[row]) for row in seen.tolist()
+        _square(row, cropped, {k: float(v[row]) for k, v in columns.items()}, colours[row]) for row in seen.tolist()
     ]
     write_text(path, json.dumps({"type": "FeatureCollection", "features": objects}, allow_nan=False))
 

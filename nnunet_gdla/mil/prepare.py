@@ -15,6 +15,7 @@ from nnunet_gdla.mil.bundle import resolved_arguments
 from nnunet_gdla.mil.bundle_info import BundleInfo
 from nnunet_gdla.mil.check import check_cohort
 from nnunet_gdla.mil.cohort import Cohort, Columns, read_cohort
+from nnunet_gdla.mil.config_ranges import out_of_range
 from nnunet_gdla.mil.config_schema import Config, DataConfig, Found, ModelConfig
 from nnunet_gdla.mil.gate_reach import reach_lines
 from nnunet_gdla.mil.models import build_model
@@ -231,8 +232,8 @@ def _row_order_lines(model: nn.Module, config: Config) -> list[str]:
 def _check_training(config: Config) -> None:
     """Refuse what can be seen without the data."""
     train = config.train
-    if not 0 <= train.warmup_fraction <= 1:
-        raise UserError(f"train.warmup_fraction is {train.warmup_fraction}; it is a share of the steps, from 0 to 1")
+    if complaint := out_of_range(config):
+        raise UserError(complaint)
     if config.data.task != "survival" and config.data.event_is_censoring is not None:
         raise UserError("data.event_is_censoring is for survival; remove it")
     if config.data.task == "survival" and train.class_weights is not None:

@@ -69,6 +69,11 @@ def make_splits(
     """
     if scheme not in get_args(Scheme):
         raise ValueError(f"unknown scheme {scheme!r}; choose one of {', '.join(get_args(Scheme))}")
+    if not 0 < val_share < 1:
+        raise UserError(
+            f"val_share is {val_share:g}; it must be greater than 0 and less than 1: other shares leave too little to "
+            "train, or none to validate"
+        )
     table = cohort.table
     if scheme == "file":
         split = _from_file(cohort, file, allow_missing=allow_missing, val_share=val_share, seed=seed)
@@ -87,7 +92,7 @@ def make_splits(
         parts = draw_folds(table, groups, folds, fold, val_share, seed)
         split = _of_slides(parts, f"{scheme} {fold} of {folds} seed {seed}")
     audit_split(split, cohort)
-    return split
+    return _with_used_share(split, table, val_share) if scheme in ("holdout", "kfold", "site") else split
 
 
 def holdout_split(table: pd.DataFrame, seed: int, *, rule: Rule = "auto") -> Split:
@@ -194,6 +199,17 @@ def read_split(path: str | Path) -> Split:
     if not {"slide_id", "part"} <= set(table.columns) or not set(table.part) <= set(PARTS):
         raise UserError(f"{path} is no written split: expected columns slide_id, patient_id, part (train, val, test)")
     return _of_slides(Parts(*(list(table.slide_id[table.part == part]) for part in PARTS)), str(path))
+
+
+def _with_used_share(split: Split, table: pd.DataFrame, val_share: float) -> Split:
+    """Note where far more, or far fewer, patients validate than were asked for."""
+    validate, patients = (rows.patient_id.nunique() for rows in (table[table.slide_id.isin(split.val)], table))
+    if abs(validate - val_share * patients) <= max(1.0, 0.25 * val_share * patients):
+        return split
+    return split._replace(
+        note=f"validation has {validate / patients:.0%} of the patients ({validate} of {patients}), asked for were "
+        f"{val_share:.0%}: classes or sites are too small for that share"
+    )
 
 
 def _from_file(cohort: Cohort, file: str | Path | None, *, allow_missing: bool, val_share: float, seed: int) -> Split:

@@ -73,9 +73,14 @@ def draw_folds(table: pd.DataFrame, groups: str, folds: int, fold: int, val_shar
     labels = table.patient_id.map(target)
     test = _fold(labels, table[groups], folds, fold, seed)
     inside = table[~test]
-    parts = round((1 - 1 / folds) / val_share)
+    wanted = max(2, round((1 - 1 / folds) / val_share))
     scarce = int(target[inside.patient_id.unique()].value_counts().min())
-    parts = max(2, min(parts, inside[groups].nunique(), scarce))
+    if scarce < wanted and groups == "patient_id":  # folds of so few would validate on far more than was asked for
+        share = min(val_share / (1 - 1 / folds), LARGEST_SHARE)
+        drawn = draw_shares(inside, share, 0.0, seed * 1000 + 17)
+        chosen = inside.patient_id.isin(drawn.val)
+        return Parts(list(inside.slide_id[~chosen]), list(inside.slide_id[chosen]), list(table.slide_id[test]))
+    parts = max(2, min(wanted, inside[groups].nunique(), scarce))
     val = _fold(labels[~test], inside[groups], parts, 0, seed * 1000 + 17)
     return Parts(list(inside.slide_id[~val]), list(inside.slide_id[val]), list(table.slide_id[test]))
 

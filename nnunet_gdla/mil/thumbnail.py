@@ -31,6 +31,7 @@ class SlideImage:
         size: Level-0 width and height.
         um_per_px: Micrometres per level-0 pixel; None where the picture does not say.
         thumbnail: Small RGB copy.
+        bounds: Upper left corner of the scanned area, to which QuPath crops the slide.
         read: Reads a level-0 rectangle (x, y, width, height) as RGB.
     """
 
@@ -39,6 +40,7 @@ class SlideImage:
     um_per_px: float | None
     thumbnail: Image.Image
     read: Callable[[int, int, int, int], Image.Image]
+    bounds: tuple[int, int] = (0, 0)
 
 
 def open_slide_image(path: Path, *, longest_px: int = 1600) -> SlideImage:
@@ -96,7 +98,17 @@ def _from_openslide(openslide: Any, path: Path, longest_px: int) -> SlideImage: 
         white.paste(region, mask=region.getchannel("A"))
         return white
 
-    return SlideImage(path, slide.dimensions, _um_per_px(openslide, slide.properties), thumbnail, read)
+    return SlideImage(
+        path, slide.dimensions, _um_per_px(openslide, slide.properties), thumbnail, read, _bounds(slide.properties)
+    )
+
+
+def _bounds(properties: Any) -> tuple[int, int]:  # noqa: ANN401
+    """The corner of the scanned area, which MRXS and others state; (0, 0) where a slide does not."""
+    try:
+        return int(properties["openslide.bounds-x"]), int(properties["openslide.bounds-y"])
+    except (KeyError, ValueError):
+        return 0, 0
 
 
 def _um_per_px(openslide: Any, properties: Any) -> float | None:  # noqa: ANN401

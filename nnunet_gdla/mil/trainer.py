@@ -13,10 +13,8 @@ from lightning.pytorch.callbacks import TQDMProgressBar
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.strategies import DDPStrategy
 
-from nnunet_gdla.errors import UserError
 from nnunet_gdla.mil.config_schema import TrainConfig
-from nnunet_gdla.mil.device import pick_device
-from nnunet_gdla.words import counted
+from nnunet_gdla.mil.device import pick_device, refuse_missing_devices
 
 __all__ = ["SumStrategy", "make_trainer", "quiet"]
 
@@ -66,14 +64,9 @@ def make_trainer(train: TrainConfig, run: Path, callbacks: Sequence[Callback], *
         UserError: If the device is not there.
     """
     bar = [TQDMProgressBar(leave=False)] if progress else []
+    refuse_missing_devices(train)
     device = pick_device(train.accelerator)
     logger = TensorBoardLogger(run / "logs", name="", version="tensorboard") if train.tensorboard else False
-    if device.type == "cuda" and train.devices > torch.cuda.device_count():
-        raise UserError(
-            f"train.devices is {train.devices}, this machine has {counted(torch.cuda.device_count(), 'GPU')}"
-        )
-    if device.type == "mps" and train.devices > 1:
-        raise UserError(f"train.devices is {train.devices}: MPS is a single device")
     return Trainer(
         accelerator="gpu" if device.type == "cuda" else device.type,
         devices=train.devices,

@@ -177,3 +177,16 @@ def test_a_bar_is_shown_on_request(tmp_path: Path, capsys: pytest.CaptureFixture
     assert capsys.readouterr().err == ""
     check_cohort(cohort, progress=True)
     assert "checking files" in capsys.readouterr().err
+
+
+def test_m10_two_strides_in_one_slide_are_pointed_out(tmp_path: Path) -> None:
+    fine, coarse = grid(20, 20) * 256, grid(10, 10) * 512 + np.array([30 * 256, 0])
+    xy = np.concatenate([fine, coarse])
+    write_h5(tmp_path / "s.h5", {"coords": xy, "features": bag(len(xy), 4)})
+    lines = check_cohort(folder_cohort(tmp_path)).lines
+    said = [line for line in lines if line.startswith("WARN patches without a neighbour")]
+    assert len(said) == 1
+    assert "s (20% of 500 at stride 256; they lie 512 apart)" in said[0]
+    assert not any(
+        "without a neighbour" in line for line in check_cohort(folder_cohort(tmp_path), {"stride": 512}).lines
+    )

@@ -1,13 +1,16 @@
 """Settings: one YAML, typed; what is unknown or does not fit is named."""
 
 import logging
+from dataclasses import fields
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 import yaml
 
 from nnunet_gdla.errors import UserError
-from nnunet_gdla.mil.config import Found, load_config, preset_names, preset_text, save_config
+from nnunet_gdla.mil.config import Config, Found, load_config, preset_names, preset_text, save_config
+from nnunet_gdla.mil.config_ranges import RANGES
 from nnunet_gdla.mil.prepare import resolved
 
 DATA = "data:\n  table: cohort.csv\n  features: h5\n  task: classification\n"
@@ -79,8 +82,11 @@ def test_own_data_leaves_norms_and_biases_undecayed(name: str, tmp_path: Path) -
         (DATA + "train: {epochs: true}\n", r"train\.epochs is True; it must be a whole number$"),
         (DATA + "train: {tensorboard: 1}\n", r"train\.tensorboard is 1; it must be true or false$"),
         (DATA + "train: {class_weights: [a]}\n", r"train\.class_weights is \['a'\]; it must be balanced, or a list"),
-        (DATA + "train: {lr: .inf}\n", r"train\.lr is inf; it must be a finite number$"),
-        (DATA + "split: {val_share: .nan}\n", r"split\.val_share is nan; it must be a finite number$"),
+        (DATA + "train: {lr: .inf}\n", r"train\.lr is inf; it must be greater than 0, a finite number$"),
+        (
+            DATA + "split: {val_share: .nan}\n",
+            r"split\.val_share is nan; it must be greater than 0 and less than 1, a finite number$",
+        ),
         (DATA + "split: {centre: 3}\n", r"split\.centre is 3; it must be text \(numbers in quotes\), or null$"),
         (DATA + "model: {width: 3.2}\n", r"model\.width is 3\.2; it must be a whole number, or null$"),
         (DATA + "model: {extra: 3}\n", r"model\.extra is 3; it must be a map$"),
@@ -194,3 +200,63 @@ def test_a_file_with_settings_of_another_model_is_refused_with_the_way_out(tmp_p
     for overrides in ([], ["model.name=abmil"]):
         with pytest.raises(UserError, match=r"abmil has no setting .*: remove from the section model .* null"):
             resolved(load_config(path, overrides))
+
+
+OUTSIDE = {
+    "data.stride": ([0, -512, ".nan", ".inf"], "be greater than 0"),
+    "data.max_patches": ([0, -1], "be 1 or more"),
+    "split.seed": ([-1, 2**32], "lie between 0 and 4294967295"),
+    "split.folds": ([1, 0], "be 2 or more"),
+    "split.fold": ([-1], "be 0 or more"),
+    "split.val_share": ([0, 1, -1, 5, ".nan"], "be greater than 0 and less than 1"),
+    "split.test_share": ([-0.1, 1, ".inf"], "be 0 or more and less than 1"),
+    "model.delta": ([0, -1, ".nan", ".inf"], "be greater than 0"),
+    "model.gate_hidden": ([0], "be 1 or more"),
+    "model.width": ([0, -8], "be 1 or more"),
+    "model.depth": ([0], "be 1 or more"),
+    "model.num_heads": ([0], "be 1 or more"),
+    "model.num_landmarks": ([0], "be 1 or more"),
+    "model.window": ([1, -3], "be 3 or more"),
+    "model.drop_path_rate": ([-0.1, 1, ".nan"], "be 0 or more and less than 1"),
+    "train.seed": ([-1], "lie between 0 and 4294967295"),
+    "train.epochs": ([0], "be greater than 0"),
+    "train.accumulate": ([0], "be greater than 0"),
+    "train.lr": ([0, ".inf", ".nan"], "be greater than 0"),
+    "train.gate_lr_scale": ([0, ".nan"], "be greater than 0"),
+    "train.weight_decay": ([-1e-3, ".inf"], "be 0 or more"),
+    "train.warmup_fraction": ([-0.1, 1.5], "lie between 0 and 1"),
+    "train.clip_norm": ([0, ".inf"], "be greater than 0"),
+    "train.class_weights": (["[1, .nan]", "[.inf, 1]"], "be a number, a finite number"),
+    "train.num_bins": ([0], "be greater than 0"),
+    "train.patience": ([0], "be greater than 0"),
+    "train.devices": ([0], "be greater than 0"),
+    "train.workers": ([-1], "be 0 or more"),
+    "train.bootstrap": ([1], "be 2 or more"),
+    "model.extra": (["{sigma: .nan}"], ".sigma is nan; it must be a finite number"),
+}
+
+
+@pytest.mark.parametrize(("key", "case"), OUTSIDE.items(), ids=list(OUTSIDE))
+def test_m8_a_number_that_cannot_be_is_refused_with_its_key_and_range(
+    key: str, case: tuple[list[object], str], tmp_path: Path
+) -> None:
+    values, words = case
+    path = written(tmp_path, DATA)
+    for value in values:
+        with pytest.raises(UserError) as refused:
+            load_config(path, [f"{key}={value}"])
+        assert f"{key}" in str(refused.value)
+        assert words in str(refused.value)
+        assert "\n" not in str(refused.value)
+
+
+def test_m8_every_number_has_a_range() -> None:
+    hints = get_type_hints(Config)
+    numeric = {
+        f"{section}.{field.name}"
+        for section in ("data", "split", "model", "train")
+        for field in fields(hints[section])
+        if {int, float} & {hint := get_type_hints(hints[section])[field.name], *get_args(hint)}
+    }
+    assert numeric <= set(RANGES)
+    assert set(RANGES) <= set(OUTSIDE) | {"found.in_dim", "found.bin_edges"}

@@ -11,12 +11,14 @@ import torch
 
 from nnunet_gdla.errors import TrainingStopped, UserError
 from nnunet_gdla.mil.bundle import load_bundle
+from nnunet_gdla.mil.cli import main
 from nnunet_gdla.mil.config import load_config
 from nnunet_gdla.mil.files import read_csv
 from nnunet_gdla.mil.fit import fit
 from nnunet_gdla.mil.gates import GATE_COLUMNS
 from nnunet_gdla.mil.prepare import prepare
 from nnunet_gdla.mil.slides import read_slide
+from nnunet_gdla.mil.sweep import read_method, run_sweep
 from tests.mil.small_cohorts import MODEL, make_cohort, small_config, write_slide
 
 pytestmark = pytest.mark.usefixtures("no_figures")
@@ -217,7 +219,6 @@ def test_tensorboard_and_workers_and_balanced_sampling(tmp_path: Path) -> None:
         ("classification", {"class_weights": [1, -2]}, "a weight cannot be negative"),
         ("classification", {"class_weights": [0, 0]}, "all are 0"),
         ("survival", {"class_weights": "balanced"}, "train.class_weights is for classification"),
-        ("classification", {"warmup_fraction": 1.5}, r"train.warmup_fraction is 1.5; .*from 0 to 1"),
     ],
 )
 def test_settings_that_cannot_train_are_refused_by_the_check_and_before_a_folder_is_made(
@@ -295,3 +296,44 @@ def test_a_validation_part_that_was_drawn_is_said(tmp_path: Path) -> None:
     said: list[str] = []
     prepare(config, say=said.append)
     assert any("the split has no part val, so 0.2 of train validates (seed 0): " in line for line in said)
+
+
+@pytest.mark.parametrize(
+    ("train", "message"),
+    [
+        ({"accelerator": "gpu"}, "gpu was asked for, but PyTorch sees no CUDA device"),
+        ({"accelerator": "mps"}, "mps was asked for, but PyTorch sees none here"),
+    ],
+)
+def test_m4_a_device_that_is_not_there_stops_before_anything_is_read_or_written(
+    train: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("torch.backends.mps.is_available", lambda: False)
+    config = small_config(tmp_path, "classification", **train)  # there is no table either
+    with pytest.raises(UserError, match=message):
+        fit(config, run=tmp_path / "runs" / "run")
+    with pytest.raises(UserError, match=message):
+        run_sweep(config, [read_method("none")], [0], tmp_path / "sweep")
+    assert not list(tmp_path.iterdir())
+
+
+def test_m4_more_devices_than_there_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    with pytest.raises(UserError, match=r"train\.devices is 2, this machine has 1 GPU"):
+        fit(small_config(tmp_path, "classification", accelerator="gpu", devices=2), run=tmp_path / "run")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("command", [["test", "--cohort", "c.csv"], ["predict", "h5"], ["heatmap", "a.h5"]])
+def test_m4_other_commands_ask_for_the_device_first(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.h5").touch()
+    before = sorted(tmp_path.iterdir())
+    assert main([*command, "--model", "none", "--device", "cuda"]) == 1
+    assert "cuda was asked for, but PyTorch sees no CUDA device" in capsys.readouterr().err
+    assert sorted(tmp_path.iterdir()) == before

@@ -1,4 +1,5 @@
 import argparse
+import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -17,11 +18,11 @@ from nnunet_gdla.mil.bundle import load_bundle, save_bundle
 from nnunet_gdla.mil.bundle_info import BundleInfo
 from nnunet_gdla.mil.commands.heatmap import explain_slide, run
 from nnunet_gdla.mil.heatmap import percentiles, score_slide
-from nnunet_gdla.mil.heatmap_draw import place_patches
+from nnunet_gdla.mil.heatmap_draw import Places, place_patches, uncovered_tissue, write_geojson
 from nnunet_gdla.mil.models import build_model
 from nnunet_gdla.mil.slides import read_slide
 from nnunet_gdla.mil.synthetic import TissueModel, make_cohort
-from nnunet_gdla.mil.thumbnail import find_image, open_slide_image
+from nnunet_gdla.mil.thumbnail import SlideImage, _bounds, find_image, open_slide_image
 from tests.paths import SHARED
 
 STRIDE = 16  # pictures stay small
@@ -58,7 +59,7 @@ def make_bundle(folder: Path, in_dim: int, name: str = "slide_transformer", **ch
 
 
 def arguments(**changes: Any) -> argparse.Namespace:  # noqa: ANN401
-    plain = {"slide": None, "geojson": False, "top": 0, "percentile": 99.0, "device": "auto"}
+    plain = {"slide": None, "geojson": False, "top": 0, "percentile": 99.0, "mpp": None, "device": "auto"}
     return argparse.Namespace(**plain | changes)
 
 
@@ -277,3 +278,87 @@ def test_a_picture_that_was_cut_short_is_refused(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     with pytest.raises(UserError, match=r"slide\.tif cannot be read as an image: EOFError: "):
         open_slide_image(path, longest_px=20)
+
+
+def in_micrometres(path: Path, side: int = 20, tile_um: float = 128.0) -> Path:
+    """A square of patches of 128 micrometres as STAMP writes it."""
+    cells = np.stack(np.meshgrid(np.arange(side), np.arange(side)), -1).reshape(-1, 2)
+    with h5py.File(path, "w") as file:
+        file.attrs.update({"extractor": "some", "unit": "um", "tile_size_um": tile_um})
+        file["coords"] = (cells * tile_um).astype(np.float32)
+        file["feats"] = np.random.default_rng(0).standard_normal((len(cells), 32)).astype(np.float32)
+    return path
+
+
+def tissue(folder: Path, edge_px: int, um_per_px: float | None, bounds: tuple[int, int] = (0, 0)) -> SlideImage:
+    """A slide that is stained all over; its thumbnail has a hundredth of its edge."""
+    thumbnail = Image.new("RGB", (edge_px // 100, edge_px // 100), (200, 90, 160))
+    thumbnail.save(folder / "slide.png")
+    return SlideImage(
+        folder / "slide.png",
+        (edge_px, edge_px),
+        um_per_px,
+        thumbnail,
+        lambda x, y, w, h: Image.new("RGB", (w, h)),
+        bounds,
+    )
+
+
+@pytest.mark.parametrize("wrong", [2.5, 0.025, 25.0])
+def test_m20_a_size_of_a_pixel_that_no_scanner_has_is_refused(wrong: float, tmp_path: Path) -> None:
+    slide = read_slide(in_micrometres(tmp_path / "s.h5"))
+    with pytest.raises(UserError, match=r"a pixel has .* micrometres; scanners have 0.1 to 2: .* --mpp"):
+        place_patches(slide, tissue(tmp_path, 10240, wrong))
+    places = place_patches(slide, tissue(tmp_path, 10240, wrong), 0.25)
+    assert places.side == 512
+    assert places.corners.max() == 19 * 512
+    assert uncovered_tissue(places, tissue(tmp_path, 10240, wrong)) is None
+
+
+def test_m20_a_lattice_in_a_corner_of_the_tissue_is_pointed_out(tmp_path: Path) -> None:
+    slide = read_slide(in_micrometres(tmp_path / "s.h5"))
+    image = tissue(tmp_path, 10240, 2.0)  # ten times 0.2: no scanner can be excluded by the number alone
+    remark = uncovered_tissue(place_patches(slide, image), image)
+    assert remark is not None
+    assert "reach over 1.6% of the tissue on slide.png: " in remark
+    with pytest.raises(UserError, match=r"reach to x .* or is 0\.1 um per pixel wrong \(--mpp\)"):
+        place_patches(slide, tissue(tmp_path, 10240, 0.1))
+
+
+def test_m20_mpp_is_for_micrometres_on_a_slide(tmp_path: Path, slides: Path, bundle: Path) -> None:
+    slide = read_slide(slides / "slide_000.h5")
+    with pytest.raises(UserError, match="--mpp is for micrometres"):
+        place_patches(slide, tissue(tmp_path, 10240, 0.25), 0.25)
+    for options in ({"mpp": 0.25}, {"mpp": 0.0, "slide": "x"}, {"mpp": float("nan"), "slide": "x"}):
+        args = arguments(features=str(slides), model=str(bundle), out=str(tmp_path / "o"), **options)
+        with pytest.raises(UserError, match=r"--mpp .*: give the micrometres of a pixel"):
+            run(args)
+    path = in_micrometres(tmp_path / "s.h5", side=4)
+    png = tmp_path / "s.png"
+    Image.new("RGB", (2048, 2048), "pink").save(png)
+    assert explain_slide(load_bundle(bundle), path, tmp_path / "out", images=png, mpp=0.25)
+
+
+def test_m19_geojson_counts_from_the_scanned_area(tmp_path: Path, slides: Path, bundle: Path) -> None:
+    scores = score_slide(load_bundle(bundle), slides / "slide_000.h5")
+    places = Places(scores.slide.coords.numpy().astype(float), STRIDE, in_pixels=True)
+    corners = []
+    for name, bounds in (("whole", (0, 0)), ("cropped", (300, 70))):
+        write_geojson(tmp_path / name, scores, places, bounds)
+        features = json.loads((tmp_path / name).read_text())["features"]
+        corners.append(np.array([each["geometry"]["coordinates"][0] for each in features]))
+    np.testing.assert_array_equal(corners[0] - corners[1], np.broadcast_to([300, 70], corners[0].shape))
+    assert _bounds({"openslide.bounds-x": "300", "openslide.bounds-y": "70"}) == (300, 70)
+    assert _bounds({}) == _bounds({"openslide.bounds-x": "", "openslide.bounds-y": "7"}) == (0, 0)
+
+
+def test_m19_the_command_takes_the_bounds_of_the_slide(
+    tmp_path: Path, slides: Path, bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = slides / "slide_000.h5"
+    image = dataclasses.replace(open_slide_image(picture(tmp_path / "slide_000.png", path)), bounds=(5, 7))
+    monkeypatch.setattr("nnunet_gdla.mil.commands.heatmap.open_slide_image", lambda path: image)
+    explain_slide(load_bundle(bundle), path, tmp_path / "out", images=image.path, geojson=True)
+    first = json.loads((tmp_path / "out" / "slide_000.geojson").read_text())["features"][0]
+    corner = read_slide(path).coords[0] - torch.tensor([5, 7])
+    assert first["geometry"]["coordinates"][0][0] == corner.tolist()

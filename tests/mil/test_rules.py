@@ -99,7 +99,7 @@ def test_bundles_that_count_ties_differently_are_no_ensemble(tmp_path: Path) -> 
 
 
 def test_one_draw_is_no_interval(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"train\.bootstrap is 1; an interval needs 2 draws or more"):
+    with pytest.raises(UserError, match=r"train\.bootstrap is 1; it must be 2 or more"):
         config_from_dict(
             {"data": {"table": "a", "features": "b", "task": "survival"}, "train": {"bootstrap": 1}}, where="mine"
         )

@@ -264,3 +264,40 @@ def test_the_rule_of_the_publication_follows_the_cohort() -> None:
             holdout_split(cohort().table, 42, rule=rule)
     with unchecked(), pytest.raises(ValueError, match="unknown rule 'any'; choose one of auto"):
         holdout_split(cohort().table, 42, rule="any")  # type: ignore[arg-type]
+
+
+def rare(patients: int = 60, few: int = 6) -> Cohort:
+    """A class of few patients among many, one slide each."""
+    labels = ["rare" if number < few else "common" for number in range(patients)]
+    ids = [f"P{number:03d}" for number in range(patients)]
+    sites = [f"H{number % 7}" for number in range(patients)]
+    table = pd.DataFrame({"slide_id": ids, "patient_id": ids, "path": "x", "label": labels, "site": sites})
+    return Cohort("classification", table, ("common", "rare"))
+
+
+@pytest.mark.parametrize("fold", range(5))
+def test_m3_a_rare_class_does_not_blow_up_the_validation_part_of_a_fold(fold: int) -> None:
+    c = rare(200)
+    split = make_splits(c, "kfold", fold=fold, val_share=0.1)
+    assert 18 <= len(split.val) <= 22
+    labels = dict(zip(c.table.slide_id, c.table.label, strict=True))
+    for part in split[:3]:
+        assert {labels[name] for name in part} == {"common", "rare"}
+    assert split.note == ""
+
+
+def test_m3_another_share_than_asked_is_said() -> None:
+    c = rare(12, few=6)
+    split = make_splits(c, "site", folds=3, val_share=0.05)
+    lines = split_lines(split, c)
+    used = len(split.val) / 12
+    assert f"WARN validation has {used:.0%} of the patients ({len(split.val)} of 12), asked for were 5%" in "\n".join(
+        lines
+    )
+
+
+@pytest.mark.parametrize("scheme", ["paper", "holdout", "kfold", "site", "centre", "file"])
+@pytest.mark.parametrize("share", [0.0, 1.0, -1.0, 5.0, float("nan")])
+def test_m3_a_share_outside_0_and_1_is_refused_in_every_scheme(scheme: Any, share: float) -> None:  # noqa: ANN401
+    with pytest.raises(UserError, match=r"val_share is .*; it must be greater than 0 and less than 1"):
+        make_splits(cohort(), scheme, val_share=share)

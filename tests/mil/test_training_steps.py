@@ -171,8 +171,8 @@ def test_a_class_weight_is_not_cancelled_by_the_single_slide() -> None:
 
 def test_dsmil_trains_bag_and_instances() -> None:
     model = build_model("dsmil", 8, 2)
-    assert len(training_logits(model, (torch.randn(1, 5, 8),))) == 2
-    assert len(training_logits(build_model("abmil", 8, 2), (torch.randn(1, 5, 8),))) == 1
+    assert len(training_logits(model, {"features": torch.randn(1, 5, 8)})) == 2
+    assert len(training_logits(build_model("abmil", 8, 2), {"features": torch.randn(1, 5, 8)})) == 1
 
 
 def history(metric: list[float], loss: list[float]) -> list[dict[str, float | int]]:

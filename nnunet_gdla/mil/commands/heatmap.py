@@ -11,7 +11,7 @@ from nnunet_gdla.mil.bundle import Bundle, load_bundle
 from nnunet_gdla.mil.device import pick_device
 from nnunet_gdla.mil.figures import paper_style, save
 from nnunet_gdla.mil.heatmap import score_slide, write_scores
-from nnunet_gdla.mil.heatmap_draw import draw_maps, draw_top_tiles, place_patches, write_geojson
+from nnunet_gdla.mil.heatmap_draw import draw_maps, draw_top_tiles, place_patches, uncovered_tissue, write_geojson
 from nnunet_gdla.mil.slides.names import slide_id_of
 from nnunet_gdla.mil.thumbnail import find_image, open_slide_image
 from nnunet_gdla.words import counted
@@ -24,7 +24,7 @@ def run(args: argparse.Namespace) -> int:
 
     Args:
         args: `model` (bundle or run folder), `features` (H5 file or folder), `slide` (image, folder of images or None),
-            `out`, `geojson`, `top`, `percentile`, `device`.
+            `out`, `geojson`, `top`, `percentile`, `mpp`, `device`.
 
     Returns:
         Exit code 0.
@@ -37,6 +37,8 @@ def run(args: argparse.Namespace) -> int:
     if not 0 < args.percentile <= 100:
         raise UserError(f"--percentile {args.percentile:g} is none: give a number above 0, up to 100")
     images = Path(args.slide).expanduser() if args.slide else None
+    if args.mpp is not None and not (images is not None and 0 < args.mpp < float("inf")):
+        raise UserError(f"--mpp {args.mpp:g}: give the micrometres of a pixel, such as 0.25, with the slide (--slide)")
     if args.top and images is None:
         raise UserError("--top reads tiles from the slide: give its image too (--slide)")
     files = _feature_files(Path(args.features).expanduser())
@@ -56,6 +58,7 @@ def run(args: argparse.Namespace) -> int:
             geojson=args.geojson,
             top=args.top,
             percentile=args.percentile,
+            mpp=args.mpp,
         )
         print(f"{path.name}: {', '.join(str(each) for each in written)}")
     return 0
@@ -70,6 +73,7 @@ def explain_slide(
     geojson: bool = False,
     top: int = 0,
     percentile: float = 99.0,
+    mpp: float | None = None,
 ) -> list[Path]:
     """Write `SLIDE.h5`, `.csv` and `.png`, on demand `SLIDE.geojson` and `SLIDE_top.png`; all of them, or none.
 
@@ -81,6 +85,7 @@ def explain_slide(
         geojson: Also write squares for QuPath.
         top: Number of tiles on the sheet; 0 for no sheet.
         percentile: Percentile of |beta| at which the colours end.
+        mpp: Micrometres per pixel, for micrometre coordinates on a slide that does not say it, or says it wrong.
 
     Returns:
         The files written.
@@ -99,13 +104,15 @@ def explain_slide(
         if scores.slide.coords is None:
             print(f"{features} holds no coordinates: scores without a map")
             return written
-        places = place_patches(scores.slide, image)
+        places = place_patches(scores.slide, image, mpp)
+        if image is not None and (remark := uncovered_tissue(places, image)):
+            print(f"WARN {remark}")
         with paper_style():
             written.append(save(draw_maps(scores, places, image, percentile), out / f"{name}.png"))
             if top and image is not None:
                 written.append(save(draw_top_tiles(scores, places, image, top), out / f"{name}_top.png"))
         if geojson:
-            write_geojson(out / f"{name}.geojson", scores, places)
+            write_geojson(out / f"{name}.geojson", scores, places, (0, 0) if image is None else image.bounds)
             written.append(out / f"{name}.geojson")
         return written
 

@@ -9,18 +9,23 @@ from torch import Tensor
 
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.mil.slides.encoders import encoder_of
+from nnunet_gdla.mil.slides.lattice import has_neighbour
 from nnunet_gdla.mil.slides.layouts import find_layout
 from nnunet_gdla.mil.slides.names import slide_id_of
 from nnunet_gdla.mil.slides.placing import Placing
 from nnunet_gdla.mil.slides.reader import feature_chunks, feature_shape, open_file, place_slide, read_slide
 from nnunet_gdla.mil.slides.slide import ReadOptions
+from nnunet_gdla.mil.slides.stride import estimate_stride
 
 __all__ = ["SlideFacts", "inspect_slide", "named_encoder"]
 
 
 @dataclass(frozen=True)
 class SlideFacts:
-    """One file: shapes, lattice, remarks; `error` says why it cannot be used, the rest is then empty."""
+    """One file: shapes, lattice, remarks; `error` says why it cannot be used, the rest is then empty.
+
+    `share` of the patches have a neighbour; those that have none lie `other_stride` apart.
+    """
 
     slide_id: str
     path: Path
@@ -34,6 +39,7 @@ class SlideFacts:
     stride: float | None = None
     unit: str | None = None
     share: float = 0.0
+    other_stride: float | None = None
     duplicates: int = 0
     zeros: int = 0
     notes: tuple[str, ...] = ()
@@ -77,6 +83,7 @@ def _facts(path: Path, options: ReadOptions) -> SlideFacts:
             stride=placing.stride,
             unit=placing.unit,
             share=placing.share,
+            other_stride=_other_stride(placing),
             duplicates=_duplicates(placing),
             zeros=zeros,
             notes=placing.notes,
@@ -95,6 +102,15 @@ def _tensor_facts(path: Path, options: ReadOptions) -> SlideFacts:
 def _zero_rows(features: Tensor) -> int:
     suspects = features[features[:, 0] == 0]
     return int((~suspects.any(1)).sum())
+
+
+def _other_stride(placing: Placing) -> float | None:
+    """The stride that the patches without a neighbour show among themselves."""
+    if placing.coords is None or placing.stride is None:
+        return None
+    xy = placing.coords.numpy().astype(np.float64)
+    seen = estimate_stride(xy[~has_neighbour(xy, placing.stride)]) if placing.share < 1 else None
+    return seen.stride if seen is not None and seen.votes else None
 
 
 def _duplicates(placing: Placing) -> int:

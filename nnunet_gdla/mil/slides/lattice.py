@@ -8,7 +8,15 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["LARGEST_RESIDUAL", "LatticeFit", "Snapped", "fit_lattice", "share_with_neighbour", "snap_to_lattice"]
+__all__ = [
+    "LARGEST_RESIDUAL",
+    "LatticeFit",
+    "Snapped",
+    "fit_lattice",
+    "has_neighbour",
+    "share_with_neighbour",
+    "snap_to_lattice",
+]
 
 Array = NDArray[np.float64]
 
@@ -88,6 +96,11 @@ def snap_to_lattice(xy: Array, stride: float, *, whole_pixels: bool) -> Snapped:
 
 def share_with_neighbour(xy: Array, stride: float) -> float:
     """Return the share of patches that have another one in the eight cells around theirs."""
+    return float(has_neighbour(xy, stride).mean())
+
+
+def has_neighbour(xy: Array, stride: float) -> NDArray[np.bool_]:
+    """Return which patches have another one in the eight cells around theirs."""
     cells = np.floor_divide(xy, stride).astype(np.int64)
     x = np.unique(cells[:, 0], return_inverse=True)
     y = np.unique(cells[:, 1], return_inverse=True)
@@ -99,7 +112,8 @@ def share_with_neighbour(xy: Array, stride: float) -> float:
     present = np.unique(key)
     wanted = key[:, None] + steps
     place = np.minimum(np.searchsorted(present, wanted), len(present) - 1)
-    return float((present[place] == wanted).any(1).mean())
+    found: NDArray[np.bool_] = (present[place] == wanted).any(1)
+    return found
 
 
 def _packed(values: NDArray[np.int64]) -> NDArray[np.int64]:
