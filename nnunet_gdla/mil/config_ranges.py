@@ -13,12 +13,12 @@ LARGEST_SEED: Final = 2**32 - 1  # of NumPy
 class Range(NamedTuple):
     """Smallest and largest value; an open end is not reached."""
 
-    low: float
-    high: float = math.inf
+    low: float | int
+    high: float | int = math.inf
     open_low: bool = False
     open_high: bool = False
 
-    def holds(self, value: float) -> bool:
+    def holds(self, value: float | int) -> bool:
         """Whether a value lies inside; NaN and infinity do not."""
         above = value > self.low if self.open_low else value >= self.low
         below = value < self.high if self.open_high else value <= self.high

@@ -27,7 +27,7 @@ class NeighbourOptions:
     window: int = 3
     shell: Shell = "cumulative"
     weighting: Weighting = "uniform"
-    sigma: float = 1.0
+    sigma: float | int = 1.0
     homogeneity: bool = True
 
 
@@ -50,13 +50,13 @@ class Neighbours(NamedTuple):
 
 def lattice_graph(
     coords: Num[Tensor, "N 2"],
-    stride: float,
+    stride: float | int,
     lattices: Int64[Tensor, " N"] | None = None,
     *,
     window: int = 3,
     shell: Shell = "cumulative",
     weighting: Weighting = "uniform",
-    sigma: float = 1.0,
+    sigma: float | int = 1.0,
 ) -> NeighbourGraph:
     """Return the graph of one slide (1, N, K): `grid_neighbours`, for every lattice by itself.
 

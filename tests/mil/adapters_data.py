@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from nnunet_gdla.mil.neighbours import lattice_graph
 from nnunet_gdla.mil.slides import infer_stride, read_slide
-from nnunet_gdla.mil.slides.lattice import snap_to_lattice
-from nnunet_gdla.ops.neighbours import grid_neighbours
+from nnunet_gdla.mil.slides.overlap import separate_lattices, snap_to_lattices
 
 __all__ = ["GRAPH", "LOADER", "STRIDE"]
 
@@ -27,8 +27,11 @@ def STRIDE(xy: NDArray[Any]) -> float:  # noqa: N802
 
 
 def GRAPH(xy: NDArray[Any], stride: float) -> tuple[NDArray[Any], NDArray[Any]]:  # noqa: N802
-    """Neighbours after the reader's snapping."""
+    """Neighbours after the reader's snapping, of each lattice by itself."""
     pixels = np.rint(xy).astype(np.float64)
-    snapped = snap_to_lattice(pixels, float(stride), whole_pixels=True)
-    graph = grid_neighbours(torch.from_numpy(snapped.coords.astype(np.int64)), snapped.stride)
-    return graph.index.numpy(), graph.mask.numpy()
+    separate = separate_lattices(pixels, float(stride))
+    labels = None if separate is None else separate.labels
+    snapped = snap_to_lattices(pixels, float(stride), labels, whole_pixels=True)
+    lattices = None if labels is None else torch.from_numpy(labels)
+    graph = lattice_graph(torch.from_numpy(snapped.coords.astype(np.int64)), snapped.stride, lattices)
+    return graph.index[0].numpy(), graph.mask[0].numpy()

@@ -341,7 +341,7 @@ def test_m20_mpp_is_for_micrometres_on_a_slide(tmp_path: Path, slides: Path, bun
 
 def test_m19_geojson_counts_from_the_scanned_area(tmp_path: Path, slides: Path, bundle: Path) -> None:
     scores = score_slide(load_bundle(bundle), slides / "slide_000.h5")
-    places = Places(scores.slide.coords.numpy().astype(float), STRIDE, in_pixels=True)
+    places = Places(scores.slide.coords.numpy().astype(float), float(STRIDE), in_pixels=True)
     corners = []
     for name, bounds in (("whole", (0, 0)), ("cropped", (300, 70))):
         write_geojson(tmp_path / name, scores, places, bounds)

@@ -9,7 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
-__all__ = ["SeparateLattices", "lattice_order", "separate_lattices"]
+from nnunet_gdla.mil.slides.lattice import Snapped, snap_to_lattice
+
+__all__ = ["SeparateLattices", "lattice_order", "separate_lattices", "snap_to_lattices"]
 
 Array = NDArray[np.float64]
 Labels = NDArray[np.int64]
@@ -55,6 +57,19 @@ def separate_lattices(xy: Array, stride: float) -> SeparateLattices | None:
     if not len(overlapping) or _share_with_partner(tree, xy, stride, tolerance) < CLEAN:
         return None
     return SeparateLattices(labels, len(np.unique(overlapping)))
+
+
+def snap_to_lattices(xy: Array, stride: float, labels: Labels | None, *, whole_pixels: bool) -> Snapped:
+    """Move patches onto their lattice, or each onto its own; see `snap_to_lattice`."""
+    if labels is None:
+        return snap_to_lattice(xy, stride, whole_pixels=whole_pixels)
+    moved, residual = xy.copy(), 0.0
+    for label in np.unique(labels):
+        part = snap_to_lattice(xy[labels == label], stride, whole_pixels=whole_pixels)
+        if part.stride == stride:  # one stride for all of them
+            moved[labels == label] = part.coords
+            residual = max(residual, part.residual)
+    return Snapped(moved, stride, residual)
 
 
 def lattice_order(xy: NDArray[Any], stride: float, labels: Labels | None) -> Labels:

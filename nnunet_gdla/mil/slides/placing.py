@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nnunet_gdla.errors import UserError
-from nnunet_gdla.mil.slides.lattice import LARGEST_RESIDUAL, Snapped, share_with_neighbour, snap_to_lattice
+from nnunet_gdla.mil.slides.lattice import LARGEST_RESIDUAL, Snapped, share_with_neighbour
 from nnunet_gdla.mil.slides.layouts import Layout, number, text
-from nnunet_gdla.mil.slides.overlap import lattice_order, separate_lattices
+from nnunet_gdla.mil.slides.overlap import lattice_order, separate_lattices, snap_to_lattices
 from nnunet_gdla.mil.slides.slide import ReadOptions, Unit
 from nnunet_gdla.mil.slides.stride import StrideEstimate, estimate_stride
 from nnunet_gdla.mil.slides.subsample import cap_rows
@@ -102,7 +102,7 @@ def place(array: NDArray[np.generic], layout: Layout, path: Path, options: ReadO
     separate = separate_lattices(xy, stride) if looks_right and unit != "cell" else None
     snapped = Snapped(xy, stride, 0.0)
     if looks_right:
-        snapped = _snapped(xy, stride, None if separate is None else separate.labels, whole_pixels=unit != "um")
+        snapped = snap_to_lattices(xy, stride, None if separate is None else separate.labels, whole_pixels=unit != "um")
     if snapped.residual:
         remarks.notes.append(
             f"patches lie up to {snapped.residual:.2f} strides beside a lattice of {snapped.stride:.6g}; moved onto it"
@@ -120,21 +120,6 @@ def place(array: NDArray[np.generic], layout: Layout, path: Path, options: ReadO
     _judge(share, len(kept), snapped.stride, unit, seen, options, remarks)
     coords = torch.from_numpy(kept.astype(np.float32 if unit == "um" else np.int64))
     return Placing(coords, snapped.stride, unit, rows, tuple(remarks.notes), tuple(remarks.warnings), share, lattices)
-
-
-def _snapped(
-    xy: NDArray[np.float64], stride: float, labels: NDArray[np.int64] | None, *, whole_pixels: bool
-) -> Snapped:
-    """Patches moved onto their lattice, or each onto its own; see `snap_to_lattice`."""
-    if labels is None:
-        return snap_to_lattice(xy, stride, whole_pixels=whole_pixels)
-    moved, residual = xy.copy(), 0.0
-    for label in np.unique(labels):
-        part = snap_to_lattice(xy[labels == label], stride, whole_pixels=whole_pixels)
-        if part.stride == stride:  # one stride for all of them
-            moved[labels == label] = part.coords
-            residual = max(residual, part.residual)
-    return Snapped(moved, stride, residual)
 
 
 def _kept_rows(
