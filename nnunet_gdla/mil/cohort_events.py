@@ -10,6 +10,7 @@ import pandas as pd
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.mil.cohort_targets import class_order, whole, with_lines
 from nnunet_gdla.mil.remarks import Remarks
+from nnunet_gdla.words import counted
 
 __all__ = ["many_events", "read_events", "says_censored"]
 
@@ -110,8 +111,8 @@ def many_events(events: Collection[int], name: str, censoring: bool | None) -> s
     doubt = "0 means censored there" if censoring else "1 means censored there"
     setting = "false" if censoring else "true"
     return (
-        f"{share:.0%} of {len(events)} patients have an event by column {name}, more than most cohorts: if {doubt}, "
-        f"set event_is_censoring: {setting}"
+        f"{share:.0%} of {counted(len(events), 'patient')} have an event by column {name}, more than most "
+        f"cohorts: if {doubt}, set event_is_censoring: {setting}"
     )
 
 
