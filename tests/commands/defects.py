@@ -49,7 +49,7 @@ class Defect:
         damage: What is done to a dataset that is ready.
         answer: A word of the FAIL line that must come; `READY` where a training goes well in spite of it.
         warning: A word of the WARN line that must come.
-        kind: The dataset: "png", or "nifti".
+        kind: The dataset: "png", "nifti", or "resampled", which is of another pixel size than the plans.
         options: Options of the command besides the fold.
         fold: The fold.
     """
@@ -69,6 +69,7 @@ RESUME = {"resume": True}
 DEFECTS: dict[str, Defect] = {
     "nothing wrong": Defect(lambda place: None, READY),
     "nothing wrong, volumes": Defect(lambda place: None, READY, kind="nifti"),
+    "nothing wrong, resampled": Defect(lambda place: None, READY, kind="resampled", options={"full": True}),
     "every value looked at": Defect(lambda place: None, READY, options={"full": True}),
     "every value looked at, volumes": Defect(lambda place: None, READY, kind="nifti", options={"full": True}),
     # raw files after preprocessing

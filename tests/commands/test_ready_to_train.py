@@ -21,10 +21,12 @@ from tests.commands.damages import Place
 from tests.commands.defects import DEFECTS, READY, Defect
 from tests.commands.made_datasets import make_dataset
 from tests.commands.prepared_datasets import FOLDERS, PLANS, hard_copy, prepare
+from tests.paths import ROOT
 
 KINDS = {
     "png": (PNG, (40, 48), "NaturalImage2DIO", [1.0, 1.0]),
     "nifti": (NIFTI, (3, 40, 48), "SimpleITKIO", [0.7, 0.7]),
+    "resampled": (NIFTI, (3, 40, 48), "SimpleITKIO", [1.0, 1.1]),
 }
 
 
@@ -148,3 +150,11 @@ def test_ready_means_that_nnunet_trains(place: Place, name: str) -> None:
     else:
         assert defect.answer in failures, f"{failures}\n{warned}"
         assert "check itself broke" not in failures
+
+
+def test_the_page_of_docs_lists_each_defect() -> None:
+    page = (ROOT / "docs" / "doctor.md").read_text(encoding="utf-8")
+    for name, defect in DEFECTS.items():
+        (row,) = [line for line in page.splitlines() if line.startswith((f"| {name} |", f"| {name} ("))]
+        answer = "ready to train" if defect.answer == READY else f"FAIL `{defect.answer}`"
+        assert f"| {answer}{f', WARN `{defect.warning}`' if defect.warning else ''} |" in row
