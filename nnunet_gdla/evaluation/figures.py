@@ -109,11 +109,11 @@ def _draw_panels(results: Results, title: str, panel: Callable[["Axes", str], No
 
 
 def _title(results: Results, metric: str) -> str:
-    """Name a metric; a second line says how many objects it leaves out because they were missed or invented."""
+    """Name a metric; a second line says how many objects it leaves out because they were missed or false positives."""
     title = _LABELS[metric].format(unit=results.unit, tolerance=results.tolerance)
     found = outcomes(results)
     hidden = 0 if found is None else int((left_out(results, metric) & (found.missed | found.false)).sum())
-    return f"{title}\nsays nothing of {counted(hidden, 'object')} missed or invented" if hidden else title
+    return f"{title}\n{hidden} missed or false left out" if hidden else title
 
 
 def _label_classes(axes: "Axes", classes: Sequence[str]) -> None:

@@ -142,6 +142,14 @@ def test_the_printed_mean_says_which_it_is_and_gives_nnunets(pair: Path, capsys:
     assert abs(summary["mean_over_classes"]["dice"]["mean"] - nnunets["Dice"]) > 0.01
 
 
+def test_figures_say_what_they_leave_out(pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    titles: list[str] = []
+    monkeypatch.setattr("matplotlib.axes.Axes.set_title", lambda axes, title, **_: titles.append(title))
+    typed("evaluate half truth -np 1 --draws 9")
+    assert titles[:2] == ["Dice", "IoU"]
+    assert titles[2:4] == [f"{name} (mm)\n3 missed or false left out" for name in ("HD95", "ASSD")]
+
+
 def test_the_command_offers_what_there_is() -> None:
     assert tuple(CONVENTIONS) == arguments_evaluation.CONVENTIONS
     assert MISSED == arguments_evaluation.MISSED
