@@ -22,6 +22,7 @@ __all__ = ["changed_plans", "read_checkpoint", "refuse_other_network", "write_ch
 
 _NEEDED = ("network_weights", "optimizer_state", "logging", "current_epoch", "init_args")
 _GIB = 2**30
+_UNREADABLE: tuple[type[Exception], ...] = (*DAMAGE, pickle.UnpicklingError, zipfile.BadZipFile)
 
 
 def write_checkpoint(path: Path, write: Callable[[Path], object]) -> None:
@@ -78,7 +79,7 @@ def _content_or_fault(path: Path) -> dict[str, Any] | str:
             content = torch.load(path, map_location="cpu", weights_only=False, mmap=True)
         else:
             content = torch.load(path, map_location="cpu", weights_only=False)  # a form that torch wrote before 1.6
-    except (*DAMAGE, pickle.UnpicklingError, zipfile.BadZipFile) as error:
+    except _UNREADABLE as error:
         return f"is cut, damaged or not a checkpoint ({_first_clause(error)})"
     if not isinstance(content, dict):
         return f"holds a {type(content).__name__}, not a checkpoint of an nnU-Net training"

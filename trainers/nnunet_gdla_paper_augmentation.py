@@ -22,7 +22,7 @@ __all__ = ["PhotographAugmentation", "SliceAugmentation"]
 _NEAREST, _BILINEAR = InterpolationMode.NEAREST, InterpolationMode.BILINEAR
 
 
-class SliceAugmentation(BasicTransform):  # type: ignore[misc]
+class SliceAugmentation(BasicTransform):
     """Half of the time quarter turns and a flip, else half of the time a rotation by whole degrees in [-20, 20).
 
     The rotation takes the nearest pixel, for the image as well, and fills with 0. Patches that are no squares are
@@ -51,7 +51,7 @@ class SliceAugmentation(BasicTransform):  # type: ignore[misc]
         return self._apply_to_image(segmentation, turns, flip, degrees)
 
 
-class PhotographAugmentation(BasicTransform):  # type: ignore[misc]
+class PhotographAugmentation(BasicTransform):
     """Rotation up to 30 degrees and flips (each half of the time), brightness and contrast (.2), blur, elastic (.3).
 
     The values of an image keep the range that they had: where it was scaled to 0..1, as recipes do, it is scaled to

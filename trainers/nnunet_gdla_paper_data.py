@@ -58,7 +58,7 @@ class Share:
     workers: int = 1
 
 
-class PassLoader(nnUNetDataLoader):  # type: ignore[misc]
+class PassLoader(nnUNetDataLoader):
     """Passes over all slices, each in a new order, cut into full batches; no slice is drawn for its foreground.
 
     Order, crops and augmentation of a batch depend on the seed and the number of its step only: neither on how many

@@ -14,7 +14,7 @@ __all__ = ["epoch_bars"]
 Step = Callable[..., Any]
 
 
-class _Bar(tqdm):  # type: ignore[type-arg]
+class _Bar(tqdm):
     """No thread of tqdm's own beside a training that forks."""
 
     monitor_interval = 0

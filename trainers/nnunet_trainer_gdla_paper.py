@@ -118,8 +118,7 @@ class PaperTraining(nnUNetTrainerGDLA):
 
     def get_dataloaders(self) -> tuple[Any, WholeCases]:
         """Whole slices for training, whole cases for validation."""
-        if self.dataset_class is None:
-            self.dataset_class = infer_dataset_class(self.preprocessed_dataset_folder)
+        self.dataset_class: Any = self.dataset_class or infer_dataset_class(self.preprocessed_dataset_folder)
         labels, patch_size = self.label_manager, self.configuration_manager.patch_size
         targets = self.get_validation_transforms(
             None,

@@ -35,7 +35,6 @@ COMPARISON_FILE, DIFFERENCES_FILE = "comparison.csv", "differences.png"
 
 _HIGHER_IS_BETTER = {"dice": True, "iou": True, "hd95": False, "assd": False, "nsd": True, "pixel_accuracy": True}
 _LEVEL = 0.05
-_UNKNOWN = dict.fromkeys(("mean_a", "mean_b", "difference", "low", "high", "p"), float("nan"))
 Pair = tuple[Float[np.ndarray, " N"], Float[np.ndarray, " N"]]
 _COLUMNS = (
     *("metric", "class", "mean_a", "mean_b", "difference", "ci95_low", "ci95_high", "p", "p_holm", "better"),
@@ -96,7 +95,7 @@ def compare_results(a: Results, b: Results, *, draws: int, seed: int) -> tuple[l
         if refused:
             refused[MEAN] = "not so for every class"
         found = {name: compare_paired(*pair, draws=draws, seed=seed) for name, pair in pairs.items()}
-        found |= {name: found[name]._replace(**_UNKNOWN) for name in refused if name in found}
+        found |= {name: _withheld(found[name]) for name in refused if name in found}
         adjusted = dict(zip(a.classes, holm([found[name].p for name in a.classes]), strict=True))
         for name in names:
             p_holm = adjusted.get(name, found[name].p)
@@ -204,6 +203,11 @@ def _means(pairs: list[Pair]) -> Pair:
     tables[np.isnan(tables).any(axis=1, keepdims=True).repeat(2, axis=1)] = np.nan
     a, b = (mean_of_defined(table) for table in (tables[:, 0], tables[:, 1]))
     return a, b
+
+
+def _withheld(found: Comparison) -> Comparison:
+    nan = float("nan")
+    return Comparison(nan, nan, nan, nan, nan, nan, found.n, found.undefined)
 
 
 def _better(metric: str, found: Comparison, p: float) -> str:

@@ -152,7 +152,7 @@ def why_not_comparable(a: Results, b: Results, cases: Sequence[str], metric: str
         if not any(map(len, only.values())):
             continue
         said = [
-            f"{counted(len(rows), 'case')} of {which} alone ({_some([cases[row] for row in rows])})"
+            f"{counted(len(rows), 'case')} of {which} alone ({_some([cases[int(row)] for row in rows])})"
             for which, rows in only.items()
             if len(rows)
         ]
