@@ -39,6 +39,7 @@ class Planned:
         plans: nnU-Net's manager of the plans.
         configuration: nnU-Net's manager of the configuration.
         name: Name of the configuration.
+        plans_name: Name of the plans' file, without its ending.
         dataset_json: The dataset.json beside the plans, which is the one that a training reads.
         trainer: The trainer.
         network: The network that it builds.
@@ -48,6 +49,7 @@ class Planned:
     plans: Any
     configuration: Any
     name: str
+    plans_name: str
     dataset_json: dict[str, Any]
     trainer: type
     network: torch.nn.Module
@@ -184,7 +186,7 @@ def _check_configuration(
         yield _compare_memory(network, chosen.patch_size, chosen.batch_size, _DEVICES[device])
         if network.encoder_name != usual_encoder(trainer):  # that one was looked at before
             yield from check_weights(network.encoder_name)
-    return Planned(folder, manager, chosen, name, dataset_json, trainer, network)
+    return Planned(folder, manager, chosen, name, plans_name, dataset_json, trainer, network)
 
 
 def _is_2d(manager: Any, name: str) -> bool:  # noqa: ANN401 - nnU-Net has no types

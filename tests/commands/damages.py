@@ -19,12 +19,14 @@ from tests.commands.prepared_datasets import PLANS, edit_json, fresh
 __all__ = [
     "Damage",
     "Place",
+    "as_numpy",
     "both",
     "checkpoint",
     "cut",
     "cut_latest",
     "damaged_record",
     "described",
+    "listed",
     "lost_case",
     "more_classes",
     "names",
@@ -197,6 +199,26 @@ def swapped(place: Place) -> None:
     first, second = one.read_bytes(), two.read_bytes()
     one.write_bytes(second)
     two.write_bytes(first)
+
+
+def as_numpy(place: Place) -> None:
+    """The cases in the format of older versions."""
+    for path in place.data.glob("*_seg.b2nd"):
+        case = path.name.removesuffix("_seg.b2nd")
+        image, mask = (blosc2.open(str(place.data / name))[:] for name in (f"{case}.b2nd", path.name))
+        np.savez_compressed(place.data / f"{case}.npz", data=image, seg=mask)
+    for path in place.data.glob("*.b2nd"):
+        path.unlink()
+
+
+def listed(place: Place) -> None:
+    """The files of a raw dataset in dataset.json, under another name than nnU-Net's."""
+    (place.raw / "imagesTr").rename(place.raw / "pictures")
+    table = {
+        f"case_{number}": {"images": [f"pictures/case_{number}_0000.png"], "label": f"labelsTr/case_{number}.png"}
+        for number in range(6)
+    }
+    raw_json(dataset=table)(place)
 
 
 def zeros_within(name: str) -> Damage:

@@ -8,12 +8,14 @@ import numpy as np
 
 from tests.commands.damages import (
     Damage,
+    as_numpy,
     both,
     checkpoint,
     cut,
     cut_latest,
     damaged_record,
     described,
+    listed,
     lost_case,
     more_classes,
     names,
@@ -93,6 +95,14 @@ DEFECTS: dict[str, Defect] = {
         ),
         "labels of preprocessed case: case_4 differs from the raw mask",
         options={"full": True},
+    ),
+    "files are listed in dataset.json": Defect(listed, READY),
+    "a listed file is missing": Defect(
+        both(listed, lambda place: (place.raw / "pictures" / "case_1_0000.png").unlink()),
+        "missing image: case_1_0000.png",
+    ),
+    "a list without masks": Defect(
+        raw_json(dataset={"case_0": {"images": ["imagesTr/case_0_0000.png"]}}), "the entry of case_0 has no"
     ),
     "a class was declared": Defect(
         raw_json(labels={"background": 0, "object": 1, "rim": 2}), "dataset.json: labels is"
@@ -215,6 +225,11 @@ DEFECTS: dict[str, Defect] = {
     "an image that is cut": Defect(cut(f"{PLANS}_2d/case_2.b2nd"), "case_2.b2nd:"),
     "a mask that is cut": Defect(cut(f"{PLANS}_2d/case_2_seg.b2nd"), "case_2_seg.b2nd:"),
     "an image that is empty": Defect(cut(f"{PLANS}_2d/case_2.b2nd", 0), "0 bytes, less than a header"),
+    "cases in NumPy's format": Defect(as_numpy, READY),
+    "a case in NumPy's format that is cut": Defect(both(as_numpy, cut(f"{PLANS}_2d/case_2.npz")), "case_2.npz:"),
+    "cases in two formats": Defect(
+        both(as_numpy, lambda place: (place.data / "case_1.b2nd").write_text("")), "refuses folders of mixed files"
+    ),
     "an image with a hole": Defect(zeros_within("case_2.b2nd"), "damaged preprocessed file: case_2"),
     "properties that are cut": Defect(cut(f"{PLANS}_2d/case_2.pkl"), "case_2.pkl:"),
     "text for an image": Defect(
@@ -270,6 +285,7 @@ DEFECTS: dict[str, Defect] = {
     "dataset.json of another ending": Defect(described(file_ending=".tif"), "file_ending is '.tif'"),
     "dataset.json of other channels": Defect(described(channel_names={"0": "a", "1": "b"}), "normalization_schemes is"),
     # checkpoints
+    "an earlier training": Defect(checkpoint("checkpoint_latest.pth"), READY, warning="which a new one overwrites"),
     "a checkpoint": Defect(checkpoint("checkpoint_latest.pth"), READY, options=RESUME),
     "a checkpoint that is cut": Defect(cut_latest, "goes on from checkpoint_best.pth", options=RESUME),
     "a checkpoint with a damaged record": Defect(

@@ -152,6 +152,13 @@ def test_ready_means_that_nnunet_trains(place: Place, name: str) -> None:
         assert "check itself broke" not in failures
 
 
+def test_a_training_needs_a_folder_of_results(prepared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_folders(monkeypatch, prepared / "png")
+    monkeypatch.delenv("nnUNet_results")
+    findings = list(doctor._dataset(arguments(DEFECTS["nothing wrong"], "801"), "cpu"))
+    assert "nnUNet_results: not set" in said(findings, Level.FAIL)
+
+
 def test_the_page_of_docs_lists_each_defect() -> None:
     page = (ROOT / "docs" / "doctor.md").read_text(encoding="utf-8")
     for name, defect in DEFECTS.items():

@@ -23,8 +23,8 @@ __all__ = ["check_beside", "check_prepared", "preprocess_command"]
 
 def preprocess_command(planned: Planned) -> str:
     """Return nnU-Net's command that makes the data of a configuration."""
-    dataset, plans = planned.folder.name, planned.plans.plans_name
-    return f"nnUNetv2_preprocess -d {int(dataset[7:10])} -plans_name {plans} -c {planned.name}"
+    number = int(planned.folder.name[7:10])
+    return f"nnUNetv2_preprocess -d {number} -plans_name {planned.plans_name} -c {planned.name}"
 
 
 def check_prepared(planned: Planned, raw: RawDataset, *, full: bool) -> Generator[Finding, None, set[str] | None]:
@@ -41,14 +41,12 @@ def check_prepared(planned: Planned, raw: RawDataset, *, full: bool) -> Generato
     folder, fix = planned.folder / str(planned.configuration.data_identifier), preprocess_command(planned)
     title = "preprocessed data"
     if not folder.is_dir():
-        detail = (
-            f"{folder} does not exist: nothing was preprocessed for -p {planned.plans.plans_name} -c {planned.name}"
-        )
+        detail = f"{folder} does not exist: nothing was preprocessed for -p {planned.plans_name} -c {planned.name}"
         yield failed(title, detail, fix)
         return None
     storage, strays = storage_of(folder)
     if storage is None:
-        yield failed(title, f"{folder} holds no case for -p {planned.plans.plans_name} -c {planned.name}", fix)
+        yield failed(title, f"{folder} holds no case for -p {planned.plans_name} -c {planned.name}", fix)
         return None
     yield from collapse(
         failed(f"file among preprocessed data in {folder}", name, "remove it: nnU-Net refuses folders of mixed files")

@@ -2,6 +2,7 @@
 
 import pickle
 import struct
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ STORED_DAMAGE: tuple[type[Exception], ...] = (
     ValueError,
     pickle.UnpicklingError,
     struct.error,
+    zipfile.BadZipFile,
 )
 _ENDINGS: dict[Storage, tuple[str, ...]] = {
     nnUNetDatasetBlosc2: (".b2nd", "_seg.b2nd", ".pkl"),
@@ -73,8 +75,10 @@ def missing_files(storage: Storage, folder: Path, case: str) -> list[str]:
 
 
 def truncation_reason(path: Path) -> str | None:
-    """Say why a .b2nd file holds less, or more, than its header promises; None where all is well."""
+    """Say why a .b2nd file holds less, or more, than its header promises, or that a .npz file is cut; else None."""
     size = path.stat().st_size
+    if path.suffix == ".npz":  # NumPy would leave a cut one open
+        return None if zipfile.is_zipfile(path) else f"{size} bytes without a table of contents"
     with path.open("rb") as file:
         start = file.read(_FRAME_HEADER)
     if len(start) < _FRAME_HEADER:
@@ -99,11 +103,10 @@ def read_stored(storage: Storage, folder: Path, case: str) -> tuple[Any, Any, di
         return properties_file.name, f"{type(error).__name__}: {reason(error, properties_file)}"
     if not isinstance(properties, dict):
         return properties_file.name, f"it holds a {type(properties).__name__}"
-    if storage is nnUNetDatasetBlosc2:
-        for name in (f"{case}.b2nd", f"{case}_seg.b2nd"):
-            why = truncation_reason(folder / name)
-            if why is not None:
-                return name, why
+    for name in (case + ending for ending in _ENDINGS[storage] if ending != ".pkl"):
+        why = truncation_reason(folder / name)
+        if why is not None:
+            return name, why
     name = case + _ENDINGS[storage][0]
     try:
         image, mask, _, _ = storage(str(folder), [case]).load_case(case)

@@ -59,7 +59,7 @@ def check_training(dataset: str, training: Training, raw: RawDataset | None) -> 
         yield from run_check("image sizes", lambda: _check_sizes(planned, raw))
     if planned is None:
         return
-    named = yield from _collect(_check_named(planned, plans))
+    named = yield from _collect(_check_named(planned))
     yield from check_results(planned, training.fold, resume=training.resume)
     if raw is not None and not any(finding.level is Level.FAIL for finding in named):
         names = yield from run_check("preprocessed data", lambda: check_prepared(planned, raw, full=training.full))
@@ -90,9 +90,10 @@ def _check_sizes(planned: Planned | None, raw: RawDataset) -> Iterator[Finding]:
     yield from check_outliers(planned, raw)
 
 
-def _check_named(planned: Planned, plans: str) -> Iterator[Finding]:
+def _check_named(planned: Planned) -> Iterator[Finding]:
     """Names in plans that nnU-Net looks up before, during or after a training."""
-    manager, configuration, title = planned.plans, planned.configuration, f"plans {plans}"
+    manager, configuration, plans = planned.plans, planned.configuration, planned.plans_name
+    title = f"plans {plans}"
     if manager.plans.get("dataset_name") != planned.folder.name:
         detail = f"dataset_name is {manager.plans.get('dataset_name')!r}: a training would read that dataset's data"
         yield failed(title, detail, f'write "dataset_name": "{planned.folder.name}"')
