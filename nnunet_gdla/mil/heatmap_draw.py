@@ -5,6 +5,7 @@ Shape legend (this file): N patches in file order.
 
 import json
 import math
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from nnunet_gdla.errors import UserError
-from nnunet_gdla.mil.figures import canvas, title
+from nnunet_gdla.mil.figures import canvas, distinct, title
 from nnunet_gdla.mil.files import write_text
 from nnunet_gdla.mil.heatmap import SlideScores, percentiles
 from nnunet_gdla.mil.slides import Slide
@@ -145,7 +146,7 @@ def draw_maps(scores: SlideScores, places: Places, image: SlideImage | None, lim
         drawn = _squares(_ground(panel, image, low, high), values, places, BETA_COLOURS, span, _alpha(image))
         figure.colorbar(drawn, ax=panel, shrink=0.8, label="β, mean over heads (blue < 0 < red)")
         title(panel, f"β, block {name.removeprefix('beta_block')}")
-    figure.suptitle(_answer_text(scores), fontsize=12)
+    figure.suptitle(textwrap.fill(_answer_text(scores), int(11 * figure.get_figwidth())), fontsize=12)
     return figure
 
 
@@ -158,10 +159,11 @@ def draw_top_tiles(scores: SlideScores, places: Places, image: SlideImage, count
     for each in axes:
         each.set_axis_off()
     side = max(1, round(places.side))
-    for rank, (panel, row) in enumerate(zip(axes, order, strict=False), start=1):
+    scored = distinct([float(scores.attention[row]) for row in order], least=3)
+    for rank, (panel, row, text) in enumerate(zip(axes, order, scored, strict=False), start=1):
         x, y = (int(value) for value in places.corners[row].round())
         panel.imshow(image.read(x, y, side, side).resize((_TILE_PX, _TILE_PX)))
-        panel.set_title(f"{rank}. {scores.attention[row]:.3g}\nx {x}, y {y}", fontsize=9)
+        panel.set_title(f"{rank}. {text}\nx {x}, y {y}", fontsize=9)
     figure.suptitle(f"{scores.slide.slide_id}: highest attention, tiles of {side} px", fontsize=11)
     return figure
 
@@ -214,7 +216,16 @@ def _attention_panel(figure: Figure, axes: Axes, scores: SlideScores, places: Pl
     drawn = _squares(axes, percentiles(scores.attention), places, ATTENTION_COLOURS, (0.0, 100.0), alpha)
     figure.colorbar(drawn, ax=axes, shrink=0.8, label="percentile within the slide")
     seen = scores.attention[np.isfinite(scores.attention)]
-    title(axes, f"Attention: {seen.min():.2g} to {seen.max():.2g}, even is {1 / len(seen):.2g}")
+    title(axes, _attention_title(seen))
+
+
+def _attention_title(seen: Values) -> str:
+    low, high, even = float(seen.min()), float(seen.max()), 1 / len(seen)
+    if low == high:
+        return f"Attention: {low:.2g} everywhere, even is {even:.2g}"
+    low_text, high_text = distinct([low, high])
+    digits = max(len(text.replace(".", "").strip("-0").split("e")[0]) for text in (low_text, high_text))
+    return f"Attention: {low_text} to {high_text}, even is {even:.{max(2, digits)}g}"
 
 
 def _squares(axes: Axes, values: Values, places: Places, colours: str, span: tuple[float, float], alpha: float) -> Any:  # noqa: ANN401 - matplotlib's image

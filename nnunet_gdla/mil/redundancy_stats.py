@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from nnunet_gdla.errors import UserError
-from nnunet_gdla.mil.figures import INK, SOFT, canvas, colour, paper_style, save, say, title
+from nnunet_gdla.mil.figures import INK, SOFT, canvas, colour, count_axis, paper_style, save, say, title
 from nnunet_gdla.mil.files import write_csv
 from nnunet_gdla.mil.neighbours import lattice_graph
 from nnunet_gdla.mil.slides import Slide
@@ -122,6 +122,7 @@ def _draw(table: pd.DataFrame) -> Figure:
     _local(local, table)
     counts.hist(table["neighbours"], bins=np.linspace(0, _SLOTS, 33).tolist(), color=colour(0))
     counts.set(xlabel="neighbours found, mean over the slide's patches", ylabel="slides", xlim=(0, _SLOTS))
+    count_axis(counts.yaxis)
     title(counts, f"Neighbours of 8; isolated patches: {100 * table['isolated'].mean():.1f} %")
     return figure
 
@@ -131,6 +132,7 @@ def _cosines(axes: Axes, table: pd.DataFrame) -> None:
     axes.vlines(rows.index, rows["cosine_q25"], rows["cosine_q75"], color=colour(5), linewidth=1.2)
     axes.plot(rows.index, rows["cosine_mean_3x3"], "o", color=colour(0), markersize=3)
     axes.set(xlabel="slides in order", ylabel="cosine with the 3x3 mean", ylim=(min(0, rows["cosine_q25"].min()), 1.02))
+    count_axis(axes.xaxis)
     title(axes, f"{counted(len(rows), 'slide')}: mean and quartiles")
 
 

@@ -8,7 +8,14 @@ from matplotlib.figure import Figure
 
 from nnunet_gdla.mil.figures import number, paper_style, save
 from nnunet_gdla.mil.predictions import to_patients
-from nnunet_gdla.mil.report_classification import Scored, draw_confusion, draw_reliability, draw_roc_pr, scored
+from nnunet_gdla.mil.report_classification import (
+    Scored,
+    class_intervals,
+    draw_confusion,
+    draw_reliability,
+    draw_roc_pr,
+    scored,
+)
 from nnunet_gdla.mil.report_curves import draw_curves, draw_gates
 from nnunet_gdla.mil.report_survival import draw_kaplan_meier, draw_risk
 from nnunet_gdla.mil.run_files import PARTS, RunFiles
@@ -58,14 +65,16 @@ def _drawings(files: RunFiles) -> Iterator[Drawing]:
 def _classification(files: RunFiles, part: str, predictions: pd.DataFrame) -> Iterator[Drawing]:
     slides = scored(predictions, "slide")
     data: list[Scored | str] = [slides]
+    tables = {"slide": predictions}
     if not isinstance(slides, str) and predictions["patient_id"].nunique() < len(predictions):
-        data.append(scored(to_patients(predictions, "classification"), "patient"))
+        tables["patient"] = to_patients(predictions, "classification")
+        data.append(scored(tables["patient"], "patient"))
     intervals = {
         unit: {name: number(*files.metric(part, unit, name)) for name in ("auc", "auprc")}
         for unit in ("slide", "patient")
         if files.metric(part, unit, "auc")[0] is not None
     }
-    yield f"roc_pr_{part}", lambda: draw_roc_pr(data, intervals)
+    yield f"roc_pr_{part}", lambda: draw_roc_pr(data, intervals, class_intervals(tables))
     yield f"confusion_{part}", lambda: draw_confusion(slides, files.bundle_number("threshold"))
     yield f"reliability_{part}", lambda: draw_reliability(slides, number(*files.metric(part, "slide", "ece")))
 

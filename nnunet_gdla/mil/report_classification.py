@@ -3,7 +3,10 @@
 Shape legend (this file): n slides or patients, K classes.
 """
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -13,12 +16,14 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from sklearn.metrics import precision_recall_curve, roc_curve
 
-from nnunet_gdla.mil.figures import INK, SOFT, canvas, colour, number, say, title
+from nnunet_gdla.mil.figures import INK, SOFT, canvas, colour, count_axis, legend_below, number, say, title
 from nnunet_gdla.mil.metrics import average_precision, confusion_matrix, roc_auc
+from nnunet_gdla.mil.statistics import bootstrap_intervals
 
-__all__ = ["Scored", "draw_confusion", "draw_reliability", "draw_roc_pr", "scored"]
+__all__ = ["Scored", "class_intervals", "draw_confusion", "draw_reliability", "draw_roc_pr", "scored"]
 
 BINS: Final = 15  # those of the calibration error
+DRAWS: Final = 1000  # behind the intervals of single classes
 
 
 @dataclass(frozen=True)
@@ -57,34 +62,68 @@ def scored(predictions: pd.DataFrame, unit: str) -> Scored | str:
     return Scored(labels, probabilities, classes, unit)
 
 
-def draw_roc_pr(data: list[Scored | str], intervals: dict[str, dict[str, str]]) -> Figure:
+def draw_roc_pr(
+    data: list[Scored | str],
+    intervals: Mapping[str, Mapping[str, str]],
+    by_class: Mapping[tuple[str, str], Mapping[str, str]] | None = None,
+) -> Figure:
     """Draw ROC and precision-recall curves: of the second of two classes, or one class against the rest.
 
     Args:
-        data: The slides, and the patients where these are fewer (dashed, two classes only).
-        intervals: For each unit the text of `auc` and `auprc` with their intervals.
+        data: The slides, and the patients where these are fewer (dashed).
+        intervals: For each unit the text of `auc` and `auprc` with their intervals, of two classes.
+        by_class: The same for each unit and class, of more than two.
     """
-    figure, (roc, pr) = canvas(1, 2, width=5.2, height=4.8)
+    entries = sum(max(1, len(each.classes) - (len(each.classes) == 2)) for each in data if not isinstance(each, str))
+    figure, (roc, pr) = canvas(1, 2, width=5.6, height=6.2 + 0.45 * math.ceil(entries / 2))
     title(roc, "ROC")
-    title(pr, "Precision and recall")
+    title(pr, "Precision and recall (AP: average precision)")
     for each in data:
         if isinstance(each, str):
             say(roc, each)
             say(pr, each)
             return figure
-        wanted = range(1, 2) if len(each.classes) == 2 else range(len(each.classes))
-        if len(each.classes) > 2 and each is not data[0]:
-            continue
-        for place in wanted:
-            _curves(roc, pr, each, place, intervals if len(each.classes) == 2 else {})
+        for place in range(1, 2) if len(each.classes) == 2 else range(len(each.classes)):
+            of_two = intervals.get(each.unit, {}) if len(each.classes) == 2 else {}
+            _curves(roc, pr, each, place, (by_class or {}).get((each.unit, each.classes[place]), of_two))
     roc.plot([0, 1], [0, 1], color=SOFT, linestyle=":", linewidth=1)
     for axes, across, up in ((roc, "1 - specificity", "sensitivity"), (pr, "recall", "precision")):
-        axes.set(xlabel=across, ylabel=up, xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), aspect="equal")
-        axes.legend(loc="lower right" if axes is roc else "lower left")
+        axes.set(xlabel=across, ylabel=up, xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
+        axes.set_box_aspect(1)
+        axes.set_anchor("N")  # the room that a square leaves is the legend's
+        legend_below(axes)
     return figure
 
 
-def _curves(roc: Axes, pr: Axes, data: Scored, place: int, intervals: dict[str, dict[str, str]]) -> None:
+def class_intervals(tables: Mapping[str, pd.DataFrame]) -> dict[tuple[str, str], dict[str, str]]:
+    """Return the text of `auc` and `auprc` of each class against the rest, with intervals from drawing patients.
+
+    Args:
+        tables: Predictions by unit. Of two classes nothing is computed: their intervals are in the files of the run.
+    """
+    found = {}
+    for unit, table in tables.items():
+        data = scored(table, unit)
+        if isinstance(data, str) or len(data.classes) == 2:
+            continue
+        point = _class_areas(table, data.classes)
+        drawn = bootstrap_intervals(table, partial(_class_areas, classes=data.classes), n=DRAWS)
+        for name in data.classes:
+            keys = {metric: f"{metric} {name}" for metric in ("auc", "auprc")}
+            found[unit, name] = {m: number(point[key], drawn[key].low, drawn[key].high) for m, key in keys.items()}
+    return found
+
+
+def _class_areas(table: pd.DataFrame, classes: tuple[str, ...]) -> dict[str, float]:
+    label, areas = table["label"].astype(str).to_numpy(), {}
+    for name in classes:
+        score = table[f"prob_{name}"].to_numpy(float)
+        areas[f"auc {name}"] = roc_auc(label == name, score)
+        areas[f"auprc {name}"] = average_precision(label == name, score)
+    return areas
+
+
+def _curves(roc: Axes, pr: Axes, data: Scored, place: int, shown: Mapping[str, str]) -> None:
     truth, score = data.labels == place, data.probabilities[:, place]
     name = f"{data.classes[place]}: {truth.sum()} of {len(truth)} {data.unit}s"
     style: dict[str, Any] = {"color": colour(place), "linestyle": "-" if data.unit == "slide" else "--"}
@@ -95,11 +134,10 @@ def _curves(roc: Axes, pr: Axes, data: Scored, place: int, intervals: dict[str, 
         return
     false_positive, true_positive, _ = roc_curve(truth, score, drop_intermediate=False)
     precision, recall, _ = precision_recall_curve(truth, score)
-    shown = intervals.get(data.unit, {})
     area = shown.get("auc") or number(roc_auc(truth, score))
     precise = shown.get("auprc") or number(average_precision(truth, score))
     roc.plot(false_positive, true_positive, **style, label=f"{name}\nAUC {area}")
-    pr.plot(recall, precision, **style, drawstyle="steps-post", label=f"{name}\naverage precision {precise}")
+    pr.plot(recall, precision, **style, drawstyle="steps-post", label=f"{name}\nAP {precise}")
     pr.axhline(truth.mean(), color=style["color"], linestyle=":", linewidth=1)
 
 
@@ -158,6 +196,7 @@ def draw_reliability(data: Scored | str, ece: str | None) -> Figure:
     title(axes[0], f"Reliability of the predicted class, {data.count}\nECE {ece or 'n/a'}; bars: 95 % (Wilson)")
     axes[1].hist(confidence, bins=list(edges), color=colour(0))
     axes[1].set(xlabel="probability of the predicted class", ylabel=f"{data.unit}s")
+    count_axis(axes[1].yaxis)
     for each in axes:
         each.set_xlim(0, 1)
     return figure

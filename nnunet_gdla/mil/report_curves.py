@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from nnunet_gdla.mil.figures import INK, SOFT, canvas, colour, mark_epochs, say, title
+from nnunet_gdla.mil.figures import INK, SOFT, canvas, colour, legend_below, line_style, mark_epochs, say, title
 from nnunet_gdla.mil.gates import REGIMES
 
 __all__ = ["draw_curves", "draw_gates"]
@@ -29,8 +29,8 @@ def draw_curves(history: pd.DataFrame, best_epoch: float | None = None) -> Figur
         history: One row per epoch, columns as in `logs/metrics.csv`.
         best_epoch: Epoch of the weights that were kept, counted from 1 as in the figure.
     """
-    figure, (losses, metrics, rates) = canvas(1, 3)
     names = [name for name in history.columns if name.startswith("val_") and name != "val_loss"]
+    figure, (losses, metrics, rates) = canvas(1, 3, height=4.2 + 0.11 * len(names))
     _lines(losses, history, [name for name in ("train_loss", "val_loss") if name in history], "loss (nats per slide)")
     _lines(metrics, history, names, "value on validation")
     rate = next((name for name in history.columns if name == "lr" or name.startswith("lr")), None)
@@ -40,7 +40,7 @@ def draw_curves(history: pd.DataFrame, best_epoch: float | None = None) -> Figur
         title(axes, text)
         if best_epoch is not None and axes.axison:
             axes.axvline(best_epoch, color=SOFT, linestyle=":", linewidth=1.2, zorder=0, label="kept weights")
-            axes.legend()
+            legend_below(axes)
     return figure
 
 
@@ -52,7 +52,7 @@ def draw_gates(gates: pd.DataFrame) -> Figure:
     """
     blocks = sorted(map(int, gates["block"].unique()))
     columns = min(4, 1 + max(1, len(blocks)))
-    figure, axes = canvas(int(np.ceil((1 + max(1, len(blocks))) / columns)), columns, width=4.2)
+    figure, axes = canvas(int(np.ceil((1 + max(1, len(blocks))) / columns)), columns, width=4.2, height=4.2)
     for spare in axes[1 + max(1, len(blocks)) :]:
         spare.set_axis_off()
     if not blocks:
@@ -74,8 +74,9 @@ def _lines(axes: Axes, history: pd.DataFrame, names: list[str], label: str) -> N
         values = pd.to_numeric(history[name], errors="coerce")
         seen = np.isfinite(values)
         if seen.any():
+            shown = name.removeprefix("val_") if label.endswith("on validation") else name
             axes.plot(
-                history["epoch"][seen] + 1, values[seen], color=colour(place), marker="o", markersize=3, label=name
+                history["epoch"][seen] + 1, values[seen], **line_style(place), marker="o", markersize=3, label=shown
             )
             drawn += 1
     if not drawn:
@@ -83,7 +84,7 @@ def _lines(axes: Axes, history: pd.DataFrame, names: list[str], label: str) -> N
         return
     axes.set_ylabel(label)
     mark_epochs(axes)
-    axes.legend()
+    legend_below(axes)
 
 
 def _trajectories(axes: Axes, gates: pd.DataFrame, blocks: list[int]) -> None:
@@ -91,7 +92,7 @@ def _trajectories(axes: Axes, gates: pd.DataFrame, blocks: list[int]) -> None:
         rows = gates[gates["block"] == block].sort_values("epoch")
         epoch, mean, spread = (rows[name].to_numpy(float) for name in ("epoch", "mean", "std"))
         epoch = epoch + 1
-        axes.plot(epoch, mean, color=colour(place), marker="o", markersize=3, label=f"block {block}")
+        axes.plot(epoch, mean, **line_style(place), marker="o", markersize=3, label=f"block {block}")
         axes.fill_between(epoch, mean - spread, mean + spread, color=colour(place), alpha=0.15, linewidth=0)
     for border in (-0.5, 0.5, 1.5):
         axes.axhline(border, color=SOFT, linewidth=0.8, linestyle=":")
@@ -100,7 +101,7 @@ def _trajectories(axes: Axes, gates: pd.DataFrame, blocks: list[int]) -> None:
     axes.set_ylim(min(low, -0.6), max(high, 0.6))
     axes.set_ylabel("β: mean, band ± 1 s.d.")
     mark_epochs(axes)
-    axes.legend()
+    legend_below(axes, columns=3)
     title(axes, "Gate coefficients")
 
 

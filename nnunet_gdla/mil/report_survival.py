@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from nnunet_gdla.mil.figures import INK, SOFT, canvas, colour, number, say, title
+from nnunet_gdla.mil.figures import INK, SOFT, canvas, colour, count_axis, legend_below, number, say, title
 from nnunet_gdla.mil.survival_metrics import kaplan_meier, log_rank
 from nnunet_gdla.words import counted
 
@@ -26,7 +26,7 @@ def draw_kaplan_meier(patients: pd.DataFrame, cut: float | None, c_index: str) -
         cut: That median; None where the bundle does not hold it.
         c_index: C-index with interval as text.
     """
-    figure, (axes,) = canvas(1, 1, width=6.4, height=5.2)
+    figure, (axes,) = canvas(1, 1, width=9.4, height=5.2)
     rows = _usable(patients)
     if isinstance(rows, str) or cut is None:
         say(axes, rows if isinstance(rows, str) else "the bundle holds no median risk of the training patients")
@@ -39,13 +39,14 @@ def draw_kaplan_meier(patients: pd.DataFrame, cut: float | None, c_index: str) -
             lines.append(f"{name}: no patient")
             continue
         label = f"{name}: n = {group.sum()}, {counted(int(seen[group].sum()), 'event')}"
-        _curve(axes, time[group], seen[group], colour(place), label)
+        _curve(axes, time[group], seen[group], {"color": colour(place), "linestyle": ("-", "--")[place]}, label)
     p = log_rank(time, seen, high)
     lines.append(f"log-rank p {_p_text(p)}")
     lines.append(f"C-index {c_index}")
     axes.set(xlabel="time (unit of the table)", ylabel="share without event", ylim=(-0.02, 1.05))
     axes.set_xlim(left=0)
-    axes.legend(title="\n".join(lines), loc="best", alignment="left")
+    # beside the axes: no corner is free of curves, bands and censoring marks in every cohort
+    axes.legend(title="\n".join(lines), loc="upper left", bbox_to_anchor=(1.02, 1), alignment="left", borderaxespad=0)
     title(
         axes, f"Kaplan-Meier, {counted(len(rows), 'patient')}, cut at the training median risk ({cut:.3f}); bands: 95 %"
     )
@@ -55,7 +56,7 @@ def draw_kaplan_meier(patients: pd.DataFrame, cut: float | None, c_index: str) -
 
 def draw_risk(patients: pd.DataFrame, cut: float | None) -> Figure:
     """Draw how the risks are spread, with and without event."""
-    figure, (axes,) = canvas(1, 1, width=5.6, height=4.0)
+    figure, (axes,) = canvas(1, 1, width=5.6, height=4.3)
     rows = _usable(patients)
     if isinstance(rows, str):
         say(axes, rows)
@@ -68,7 +69,8 @@ def draw_risk(patients: pd.DataFrame, cut: float | None) -> Figure:
     if cut is not None:
         axes.axvline(cut, color=INK, linestyle="--", linewidth=1.2, label="training median")
     axes.set(xlabel="risk (minus the sum of the survival chances; higher is worse)", ylabel="patients")
-    axes.legend()
+    count_axis(axes.yaxis)
+    legend_below(axes, columns=3)
     title(axes, f"Risk, {counted(len(rows), 'patient')}")
     return figure
 
@@ -83,11 +85,12 @@ def _usable(patients: pd.DataFrame) -> pd.DataFrame | str:
     return rows if len(rows) else "no patient with time and event"
 
 
-def _curve(axes: Axes, time: Floats, event: Bools, ink: str, label: str) -> None:
+def _curve(axes: Axes, time: Floats, event: Bools, style: dict[str, str], label: str) -> None:
+    ink = style["color"]
     curve = kaplan_meier(time, event)
     low, high = (np.where(np.isnan(bound), curve.survival, bound) for bound in (curve.low, curve.high))
     axes.fill_between(curve.time, low, high, step="post", color=ink, alpha=0.15, linewidth=0)
-    axes.step(curve.time, curve.survival, where="post", color=ink, label=label)
+    axes.step(curve.time, curve.survival, where="post", **style, label=label)
     lost = time[~event]
     axes.plot(lost, curve.survival[np.searchsorted(curve.time, lost)], "|", color=ink, markersize=7)
 

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from nnunet_gdla.errors import UserError
-from nnunet_gdla.mil import figures, report_curves
+from nnunet_gdla.mil import figures, report_classification, report_curves
 from nnunet_gdla.mil.figures import canvas, number, save
 from nnunet_gdla.mil.report import write_figures
 from nnunet_gdla.mil.report_classification import draw_confusion, draw_reliability, draw_roc_pr, scored
@@ -24,6 +24,7 @@ SURVIVAL = ["curves", "gates"] + [f"{kind}_{part}" for part in ("val", "test") f
 @pytest.fixture(autouse=True)
 def _coarse(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(figures, "DPI", 30)
+    monkeypatch.setattr(report_classification, "DRAWS", 20)
 
 
 def texts(figure: Figure) -> str:
