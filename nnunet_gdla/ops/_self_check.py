@@ -65,7 +65,7 @@ def leave_out(operator: str, key: Key, reason: str) -> None:
         _warned.add(operator)
         warnings.warn(
             f"the Triton form of {operator} is left out in this process and the plain form runs: {reason} "
-            f"({', '.join(map(str, key))}); `nnunet-gdla doctor --gpu` shows more",
+            f"(on {key[0]}:{key[1]}, for {', '.join(map(str, key[2:]))}); `nnunet-gdla doctor --gpu` shows more",
             RuntimeWarning,
             stacklevel=2,
         )
