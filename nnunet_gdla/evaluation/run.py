@@ -5,7 +5,6 @@ import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import active_children, get_context
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,7 @@ from nnunet_gdla.evaluation.conventions import LEAVE_OUT, METRICS, Convention, c
 from nnunet_gdla.evaluation.masks import list_masks
 from nnunet_gdla.evaluation.overlap import Counts
 from nnunet_gdla.evaluation.results import Results
-from nnunet_gdla.processes import ctrl_c_held_back, ignore_ctrl_c
+from nnunet_gdla.processes import OwnProcesses, ctrl_c_held_back, ignore_ctrl_c
 from nnunet_gdla.words import counted
 
 __all__ = ["default_processes", "evaluate_folders"]
@@ -81,7 +80,8 @@ def _measure(jobs: Sequence[CaseJob], processes: int) -> Iterator[CaseScores]:
     if min(processes, len(jobs)) <= 1:
         yield from map(evaluate_case, jobs)
         return
-    pool = ProcessPoolExecutor(min(processes, len(jobs)), get_context("spawn"), initializer=ignore_ctrl_c)
+    own = OwnProcesses()
+    pool = ProcessPoolExecutor(min(processes, len(jobs)), own, initializer=ignore_ctrl_c)
     try:
         with ctrl_c_held_back():
             scores = pool.map(evaluate_case, jobs)  # hands all jobs over, and starts the processes with them
@@ -89,8 +89,7 @@ def _measure(jobs: Sequence[CaseJob], processes: int) -> Iterator[CaseScores]:
     except BrokenProcessPool as error:
         raise UserError("a process was ended from outside, most likely for lack of memory; use -np 1") from error
     except (KeyboardInterrupt, GeneratorExit):  # the latter where the progress bar was stopped
-        for process in active_children():  # or the cases that they are at would be waited for
-            process.terminate()
+        own.terminate()  # or the cases that they are at would be waited for
         raise
     finally:
         pool.shutdown(cancel_futures=True)

@@ -2,6 +2,8 @@
 
 import csv
 import json
+import time
+from multiprocessing import active_children, get_context
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.evaluation import run
+from nnunet_gdla.evaluation.cases import CaseJob
 from nnunet_gdla.evaluation.classes import find_dataset_json, read_scheme
 from nnunet_gdla.evaluation.report import summarise_results, summary_table, write_report
 from nnunet_gdla.evaluation.results import MEAN, read_results
@@ -51,6 +54,24 @@ def test_processes_give_the_same_numbers(tmp_path: Path) -> None:
     alone, together = (evaluate_folders(predictions, truth, processes=count) for count in (1, 2))
     np.testing.assert_equal(alone.values, together.values)
     assert alone.cases == together.cases
+
+
+def test_a_stopped_evaluation_ends_its_own_processes_and_no_other_child_of_the_caller(tmp_path: Path) -> None:
+    predictions, truth = folders(tmp_path)
+    jobs = [
+        CaseJob(name, predictions / f"{name}.nii.gz", truth / f"{name}.nii.gz", None, "standard", 1.0) for name in "abc"
+    ]
+    other = get_context("spawn").Process(target=time.sleep, args=(300,))
+    other.start()
+    try:
+        scores = run._measure(jobs, 2)
+        next(scores)
+        assert len(active_children()) > 1
+        scores.close()  # type: ignore[attr-defined]
+        assert active_children() == [other]
+    finally:
+        other.kill()
+        other.join()
 
 
 def test_an_error_in_another_process_is_the_same_sentence(tmp_path: Path) -> None:
