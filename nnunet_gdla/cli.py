@@ -13,8 +13,11 @@ from nnunet_gdla.commands import arguments_plan as plan
 from nnunet_gdla.commands import arguments_recipes as recipes
 from nnunet_gdla.commands import arguments_weights as weights
 from nnunet_gdla.commands.whole_numbers import natural
+from nnunet_gdla.variables import refuse_mistaken_paths
 
 __all__ = ["main"]
+
+_WITH_FOLDERS = ("plan", "convert", "recipe", "weights")  # of nnU-Net; doctor says itself what is wrong with them
 
 DESCRIPTION = "PVT-GDLA inside a stock nnU-Net: checks, plans, public datasets, weights, evaluation, a demonstration."
 EXAMPLES = """\
@@ -42,6 +45,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(args: argparse.Namespace) -> int:
+    if args.command in _WITH_FOLDERS:
+        refuse_mistaken_paths()
     code: int = importlib.import_module(f"nnunet_gdla.commands.{args.command}").run(args)
     return code
 

@@ -13,6 +13,7 @@ from nnunet_gdla.networks.weights import (
     find_encoder_weights,
     load_encoder_weights,
 )
+from nnunet_gdla.variables import path_mistake
 
 __all__ = ["encoder_weights_source", "fill_encoder", "require_encoder_weights"]
 
@@ -35,6 +36,9 @@ def require_encoder_weights(encoder: str, *, is_ddp: bool, rank: int) -> None:
     if rank == 0 and find_encoder_weights(encoder, source, fetch=True) is None:
         if source == "imagenet":
             raise UserError(encoder_weights_advice(encoder))
+        mistake = path_mistake(WEIGHTS_VARIABLE, source)
+        if mistake is not None:
+            raise UserError(f"{WEIGHTS_VARIABLE}: {mistake}")
         wrong = "that is a folder" if Path(source).is_dir() else "there is no such file"
         raise UserError(
             f"{WEIGHTS_VARIABLE}={source}: {wrong}; name a PVTv2 file, 'imagenet', or 'none' to train from scratch"

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from nnunet_gdla.commands.findings import Finding, failed, passed, warned
+from nnunet_gdla.variables import path_mistake
 from nnunet_gdla.words import counted
 
 __all__ = [
@@ -95,6 +96,9 @@ def check_folders() -> Iterator[Finding]:
         value = os.environ.get(name)
         if not value:
             yield warned(name, f"not set ({purpose})", f"export {name}=/path/to/{name}")
+        elif (mistake := path_mistake(name, value)) is not None:
+            wrong, fix = mistake.split("; ", 1)
+            yield failed(name, wrong, fix)
         elif not Path(value).is_dir():
             finding = failed if name == "nnUNet_raw" else warned
             yield finding(name, f"{value} is no folder ({purpose})", f"mkdir -p '{value}', or correct the variable")
@@ -172,7 +176,8 @@ def check_weights(encoder: str) -> Iterator[Finding]:
         fix = f"nothing to do where huggingface.co can be reached; elsewhere: {encoder_weights_advice(encoder)}"
         yield warned(title, detail, fix)
     elif path is None:
-        fix = f"correct the path, or set {WEIGHTS_VARIABLE} to 'imagenet' or 'none'"
+        _, _, export = (path_mistake(WEIGHTS_VARIABLE, source) or "").partition("; ")
+        fix = export or f"correct the path, or set {WEIGHTS_VARIABLE} to 'imagenet' or 'none'"
         yield failed(title, f"{WEIGHTS_VARIABLE}={source} is no file", fix)
     else:
         try:

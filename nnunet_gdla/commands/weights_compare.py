@@ -8,9 +8,9 @@ from typing import Any
 
 from nnunet_gdla.commands.dataset_json import read_json
 from nnunet_gdla.commands.findings import Finding, failed, passed, warned
-from nnunet_gdla.commands.weights_file import read_content
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.networks.decoder import DEFAULT_ROPE
+from nnunet_gdla.networks.weights_file import read_content
 from nnunet_gdla.words import counted
 
 __all__ = [

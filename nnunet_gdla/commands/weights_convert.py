@@ -16,7 +16,6 @@ from nnunet_gdla.commands.dataset_json import read_json
 from nnunet_gdla.commands.plan import check_patch_size
 from nnunet_gdla.commands.weights_compare import DEFAULT_HEADS, USUAL_HEADS
 from nnunet_gdla.commands.weights_dataset import Target, find_target
-from nnunet_gdla.commands.weights_file import read_content
 from nnunet_gdla.commands.weights_folder import CHECKPOINT, make_checkpoint, refuse_occupied, write_json, write_model
 from nnunet_gdla.commands.weights_kind import Contents, Kind, classify
 from nnunet_gdla.commands.weights_plans import choose_normalization, make_plans
@@ -24,6 +23,7 @@ from nnunet_gdla.errors import UserError, WriteError
 from nnunet_gdla.networks import PVTGDLA
 from nnunet_gdla.networks.released_layout import Layout, misfits, read_layout, with_choices
 from nnunet_gdla.networks.weights import WEIGHTS_VARIABLE
+from nnunet_gdla.networks.weights_file import read_content
 
 __all__ = ["run"]
 

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from nnunet_gdla.commands.weights_compare import RECORD
-from nnunet_gdla.commands.weights_file import read_content
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.files import replaced_folder, write_text
 from nnunet_gdla.networks import PVTGDLA
+from nnunet_gdla.networks.weights_file import read_content
 
 __all__ = ["CHECKPOINT", "make_checkpoint", "refuse_occupied", "write_json", "write_model"]
 

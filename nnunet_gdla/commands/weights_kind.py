@@ -7,11 +7,11 @@ from typing import Any
 
 from torch import Tensor
 
-from nnunet_gdla.networks.released import convert_released_state_dict, encoder_key, strip_wrapping_prefix
+from nnunet_gdla.networks.released import convert_released_state_dict, encoder_key
+from nnunet_gdla.networks.wrapped_weights import encoder_part, unwrap
+from nnunet_gdla.words import counted
 
 __all__ = ["Contents", "Kind", "classify"]
-
-_WRAPPERS = ("model_state_dict", "state_dict", "model")
 
 
 class Kind(StrEnum):
@@ -76,7 +76,7 @@ def classify(content: Any) -> Contents:  # noqa: ANN401 - anything may be in a f
         return Contents(Kind.OTHER, {}, {}, f"it holds a {type(content).__name__}")
     if isinstance(content.get("network_weights"), Mapping):
         extras = {name: value for name, value in content.items() if name != "network_weights"}
-        tensors = _tensors(content["network_weights"])
+        tensors = unwrap(content["network_weights"]).tensors
         kind = Kind.NNUNET_OURS if _kind_of(tensors) is Kind.OURS else Kind.NNUNET_OTHER
         return Contents(kind, tensors, extras)
     if not any(isinstance(value, Tensor | Mapping) for value in content.values()):
@@ -89,22 +89,28 @@ def classify(content: Any) -> Contents:  # noqa: ANN401 - anything may be in a f
 
 
 def _classify_wrapped(content: Mapping[str, Any]) -> Contents:
-    extras: dict[str, Any] = {}
-    note = ""
-    for wrapper in _WRAPPERS:
-        if isinstance(content.get(wrapper), Mapping):
-            extras |= {name: value for name, value in content.items() if name != wrapper}
-            content, note = content[wrapper], f"under {wrapper!r}"
-    tensors = _tensors(content)
+    tensors, extras, container = unwrap(content)
+    note = f"under {' / '.join(map(repr, container))}" if container else ""
     if not tensors:
         return Contents(Kind.OTHER, {}, extras, "it holds no tensors")
-    if "pytorch-lightning_version" in extras:
-        return Contents(Kind.LIGHTNING, tensors, extras, note)
-    return Contents(_kind_of(tensors), tensors, extras, note)
+    kind = _kind_of(tensors)
+    if kind is Kind.TENSORS:
+        inner, prefix = _encoder_inside(tensors)
+        if prefix and _kind_of(inner) in ENCODERS:
+            named = f"names begin with {prefix!r}"
+            left = len(tensors) - len(inner)
+            named += f", {counted(left, 'other tensor')} left out" if left else ""
+            return Contents(_kind_of(inner), inner, extras, f"{note}, {named}" if note else named)
+        if "pytorch-lightning_version" in extras:
+            kind = Kind.LIGHTNING
+    return Contents(kind, tensors, extras, note)
 
 
-def _tensors(content: Mapping[str, Any]) -> dict[str, Tensor]:
-    return strip_wrapping_prefix({str(name): value for name, value in content.items() if isinstance(value, Tensor)})
+def _encoder_inside(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], str]:
+    try:
+        return encoder_part(tensors)
+    except ValueError:  # several: none of them is what the file holds
+        return dict(tensors), ""
 
 
 def _kind_of(tensors: Mapping[str, Tensor]) -> Kind:

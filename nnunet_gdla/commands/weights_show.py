@@ -14,12 +14,12 @@ from torch import Tensor
 from nnunet_gdla.commands.dataset_json import read_json
 from nnunet_gdla.commands.findings import Finding
 from nnunet_gdla.commands.weights_compare import compare_with_plans, planned_arguments, recorded_arguments
-from nnunet_gdla.commands.weights_file import read_content
 from nnunet_gdla.commands.weights_kind import Contents, Kind, classify
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.networks.encoder import build_encoder
 from nnunet_gdla.networks.released_layout import encoder_of_shapes, misfits, read_layout
 from nnunet_gdla.networks.weights import WEIGHTS_VARIABLE
+from nnunet_gdla.networks.weights_file import read_content
 from nnunet_gdla.words import counted
 
 __all__ = ["describe", "run"]

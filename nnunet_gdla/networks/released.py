@@ -10,6 +10,7 @@ from torch import Tensor
 
 __all__ = ["adapt_first_convolution", "convert_released_state_dict", "encoder_key", "strip_wrapping_prefix"]
 
+_WRAPPERS = ("module", "_orig_mod", "model", "net", "network")
 # Applied in this order to every name.
 _DECODER_RULES = tuple(
     (re.compile(pattern), replacement)
@@ -49,12 +50,11 @@ def encoder_key(name: str) -> str:
 
 
 def strip_wrapping_prefix(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Drop the prefixes that DataParallel and torch.compile put before every name."""
-    names = list(state)
-    for prefix in ("module.", "_orig_mod.", "module."):
-        if names and all(name.startswith(prefix) for name in names):
-            state = {name.removeprefix(prefix): tensor for name, tensor in state.items()}
-            names = list(state)
+    """Drop the prefixes that DataParallel, torch.compile and a model inside another one put before every name."""
+    while state and (first := next(iter(state)).split(".")[0]) in _WRAPPERS:
+        if not all(name.startswith(f"{first}.") for name in state):
+            break
+        state = {name.removeprefix(f"{first}."): tensor for name, tensor in state.items()}
     return dict(state)
 
 

@@ -1,28 +1,23 @@
 """Pretrained encoders: where a file is, what is in it, and whether all of it fits."""
 
 import os
-import pickle
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import huggingface_hub
-import safetensors.torch
 import timm
-import torch
 from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
 from torch import Tensor
 
-from nnunet_gdla.networks.file_kind import foreign_file
 from nnunet_gdla.networks.misfits import state_misfits
 from nnunet_gdla.networks.pvt_gdla import PVTGDLA
 from nnunet_gdla.networks.released import (
     adapt_first_convolution,
     convert_released_state_dict,
     encoder_key,
-    strip_wrapping_prefix,
 )
+from nnunet_gdla.networks.weights_file import read_content
+from nnunet_gdla.networks.wrapped_weights import encoder_part, unwrap
 from nnunet_gdla.write_errors import no_room_error
 
 __all__ = [
@@ -37,7 +32,6 @@ __all__ = [
 WEIGHTS_VARIABLE = "NNUNET_GDLA_ENCODER_WEIGHTS"
 _FILE_NAMES = ("model.safetensors", "pytorch_model.bin")
 _FIRST_CONVOLUTION = "patch_embed.proj.weight"
-_WRAPPERS = ("model_state_dict", "state_dict", "model", "network_weights")
 
 
 def encoder_weights_advice(encoder: str, reason: str = "") -> str:
@@ -135,7 +129,7 @@ def load_encoder_weights(network: PVTGDLA, source: str | os.PathLike[str] | None
         raise FileNotFoundError(
             f"encoder weights {source} do not exist; set {WEIGHTS_VARIABLE} to a PVTv2 file, to 'imagenet' or to 'none'"
         )
-    state = _encoder_state(_read_tensors(path))
+    state = _encoder_state(path)
     encoder = network.encoder
     note = _adapt_stem(state, network.input_channels)
     own = encoder.state_dict()
@@ -154,37 +148,15 @@ def _hub_repository(encoder: str) -> str:
     return str(config.hf_hub_id)
 
 
-def _read_tensors(path: Path) -> Mapping[str, Any]:
-    try:
-        content = (
-            safetensors.torch.load_file(path)
-            if path.suffix == ".safetensors"
-            else torch.load(path, map_location="cpu", weights_only=True)
-        )
-    except Exception as error:
-        kind = foreign_file(path)
-        if kind is not None:
-            raise ValueError(f"{path} is {kind}, no weights; save a state_dict() with torch.save") from error
-        if isinstance(error, pickle.UnpicklingError) and zipfile.is_zipfile(path):
-            raise ValueError(
-                f"{path} holds more than tensors (torch.load with weights_only=True refuses it); "
-                f"save the model's state_dict() instead"
-            ) from error
-        raise ValueError(f"{path} is damaged or not a checkpoint; download it again") from error
+def _encoder_state(path: Path) -> dict[str, Tensor]:
+    """The encoder's tensors under our names, unwrapped; a classifier head is left out."""
+    content = read_content(path)
     if not isinstance(content, Mapping):
         raise ValueError(f"{path} holds a {type(content).__name__}, not a dictionary of tensors; save a state_dict()")
-    return content
-
-
-def _encoder_state(content: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The encoder's tensors under our names, unwrapped; a classifier head is left out."""
-    for wrapper in _WRAPPERS:
-        if isinstance(content.get(wrapper), Mapping):
-            content = content[wrapper]
-    state = strip_wrapping_prefix({name: value for name, value in content.items() if isinstance(value, Tensor)})
-    for prefix in ("backbone.", "encoder."):
-        if any(name.startswith(prefix) for name in state):
-            state = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+    try:
+        state, _ = encoder_part(unwrap(content).tensors)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
     return {encoder_key(name): value for name, value in state.items() if not name.startswith("head.")}
 
 

@@ -4,10 +4,11 @@ Standard library only.
 """
 
 import csv
+import itertools
 import json
 import random
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -68,12 +69,17 @@ def paper_split(cases: Sequence[Case], recipe: Recipe, seed: int = SEED) -> Spli
         cases: All that were found; those of a pool outside the paper's split are left out.
         recipe: The dataset.
         seed: Same seed and cases, same split.
+
+    Raises:
+        UserError: If there are too few cases for training and another part to have one.
     """
     cases = [case for case in cases if not case.pool]
     if recipe.lists is not None:
         published = [{f"case{number}" for number in numbers} for numbers in recipe.lists]
         listed, tested = (tuple(case.name for case in cases if case.name in names) for names in published)
         title = f"published list, {len(published[0])} training and {len(published[1])} test cases"
+        if not listed or len(cases) < 2:  # a release is often published without its test cases
+            _refuse_too_few(title, cases, {"training": listed, "test": tested})
         return Split(title, (Fold(listed, ()),), tested)
     assert recipe.ratio is not None  # a recipe has one or the other
     groups: dict[str, list[str]] = defaultdict(list)
@@ -81,8 +87,7 @@ def paper_split(cases: Sequence[Case], recipe: Recipe, seed: int = SEED) -> Spli
         groups[case.group].append(case.name)
     order = sorted(groups)
     random.Random(seed).shuffle(order)
-    whole = sum(recipe.ratio)
-    limits = [round(len(cases) * sum(recipe.ratio[: part + 1]) / whole) for part in range(len(_PARTS))]
+    limits = _limits(len(cases), recipe.ratio)
     parts: list[list[str]] = [[] for _ in _PARTS]
     dealt = 0
     for group in order:
@@ -90,10 +95,38 @@ def paper_split(cases: Sequence[Case], recipe: Recipe, seed: int = SEED) -> Spli
         dealt += len(groups[group])
     train, val, test = (tuple(sorted(part)) for part in parts)
     ratio = " / ".join(map(str, recipe.ratio))
+    needed = next(number for number in itertools.count(3) if _all_get_one(number, recipe.ratio))
+    _refuse_too_few(
+        f"training / validation / test {ratio}, of which {needed} or more give each part one",
+        cases,
+        {"training": train, "validation": val, "test": test},
+    )
     return Split(
         f"paper-ratio, seed {seed} ({ratio}, not the paper's own list, which is not published)",
         (Fold(train, val),),
         test,
+    )
+
+
+def _limits(cases: int, ratio: Sequence[int]) -> list[int]:
+    """How many cases are dealt when each part has its share."""
+    return [round(cases * sum(ratio[: part + 1]) / sum(ratio)) for part in range(len(ratio))]
+
+
+def _all_get_one(cases: int, ratio: Sequence[int]) -> bool:
+    return all(limit > before for before, limit in itertools.pairwise([0, *_limits(cases, ratio)]))
+
+
+def _refuse_too_few(split: str, cases: Sequence[Case], parts: Mapping[str, Sequence[str]]) -> None:
+    if parts["training"] and sum(map(bool, parts.values())) > 1:
+        return
+    groups = len({case.group for case in cases})
+    of = f" of {counted(groups, 'group')}" if groups < len(cases) else ""
+    are = "is" if len(cases) == 1 else "are"
+    raise UserError(
+        f"{counted(len(cases), 'case')}{of} {are} too few for this split ({split}): "
+        f"{', '.join(f'{part} {len(names)}' for part, names in parts.items())}; complete the folder with the rest of "
+        "the release, or give a split of your own with --split"
     )
 
 

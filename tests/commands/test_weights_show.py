@@ -58,6 +58,20 @@ def test_encoders_are_told_by_their_names(kind: str, tmp_path: Path) -> None:
     assert lines["not finite"] == "none"
 
 
+def test_several_encoders_are_not_taken_for_one(tmp_path: Path) -> None:
+    both = {f"{who}.{name}": tensor for who in ("student", "teacher") for name, tensor in encoder_state().items()}
+    path = saved(tmp_path / "both.pth", both)
+    assert shown(path)["kind"] == "tensors of an unknown network"
+    with pytest.raises(ValueError, match=r"several encoders, under 'student\.', 'teacher\.'"):
+        load_encoder_weights(PVTGDLA(3, 2, encoder="pvt_v2_b0"), path)
+
+
+def test_show_says_of_a_prefix_what_is_left_out(tmp_path: Path) -> None:
+    path = saved(tmp_path / "lightning.ckpt", GOOD_FILES["Lightning"](encoder_state()))
+    kind = "PVTv2 encoder in timm's names, under 'state_dict', names begin with 'backbone.', 1 other tensor left out"
+    assert shown(path)["kind"] == kind
+
+
 def test_safetensors_and_other_types(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     state = {features_name(n): t.half() for n, t in encoder_state("pvt_v2_b1").items() if not n.startswith("head")}

@@ -54,6 +54,17 @@ GOOD_FILES: dict[str, Callable[[Mapping[str, Tensor]], Any]] = {
     "module prefix": lambda state: _prefixed(state, "module."),
     "_orig_mod prefix": lambda state: _prefixed(state, "_orig_mod."),
     "wrapped and prefixed": lambda state: {"state_dict": _prefixed(state, "module.")},
+    **{
+        f"{prefix} prefix": functools.partial(_prefixed, prefix=prefix)
+        for prefix in ("backbone.", "encoder.", "model.", "module.backbone.", "module._orig_mod.model.encoder.")
+    },
+    "model_state": lambda state: {"model_state": dict(state), "optimizer_state": {"state": {}}},
+    "nested containers": lambda state: {"state_dict": {"model": {"module": _prefixed(state, "encoder.")}}, "epoch": 3},
+    "container of an unknown name": lambda state: {"pvt": dict(state), "epoch": 3},
+    "Lightning": lambda state: {
+        "state_dict": {**_prefixed(state, "model.backbone."), "model.classifier.weight": torch.zeros(2, 256)},
+        "pytorch-lightning_version": "2.6.6",
+    },
     "no head": _without_head,
     "released network": lambda state: {
         "model_state_dict": {

@@ -122,3 +122,20 @@ def test_groups_on_both_sides_are_found(tmp_path: Path) -> None:
 def test_cases_can_be_taken_out() -> None:
     split = without(paper_split(CASES, RECIPES["ph2"]), ["c000", "c001"])
     assert len(split.named) == 198
+
+
+@pytest.mark.parametrize("name", ["acdc", "busi", "ham10000", "ph2", "synapse"])
+def test_one_case_is_too_few_for_this_split(name: str) -> None:
+    for case in ("case0005", "case0001"):  # of Synapse's list, a training case and a test case
+        with pytest.raises(UserError, match=r"^1 case is too few for this split \(.*training [01], .*test [01]; "):
+            paper_split([Case(case, case, ())], RECIPES[name])
+
+
+def test_what_is_too_few_is_counted_in_cases_and_groups() -> None:
+    with pytest.raises(UserError) as caught:
+        paper_split([Case(f"c{k}", "one patient", ()) for k in range(4)], RECIPES["acdc"])
+    assert str(caught.value) == (
+        "4 cases of 1 group are too few for this split (training / validation / test 70 / 10 / 20, of which 6 or more "
+        "give each part one): training 4, validation 0, test 0; complete the folder with the rest of the release, or "
+        "give a split of your own with --split"
+    )

@@ -8,8 +8,8 @@ from typing import Any
 
 from nnunet_gdla.commands.findings import Finding, Level, failed, passed, warned
 from nnunet_gdla.commands.plans_check import Planned
-from nnunet_gdla.commands.weights_file import read_content
 from nnunet_gdla.errors import UserError
+from nnunet_gdla.networks.weights_file import read_content
 from nnunet_gdla.words import counted
 
 __all__ = ["check_checkpoints", "check_results"]

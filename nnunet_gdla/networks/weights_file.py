@@ -11,7 +11,6 @@ import numpy as np
 import safetensors.torch
 import torch
 
-from nnunet_gdla.commands.findings import one_line
 from nnunet_gdla.damage import reason
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.networks.file_kind import foreign_file
@@ -73,7 +72,7 @@ def _safetensors(path: Path) -> dict[str, torch.Tensor]:
     try:
         return safetensors.torch.load_file(path)
     except (safetensors.SafetensorError, OSError, ValueError, KeyError) as error:
-        raise UserError(f"{path} is a damaged safetensors file ({one_line(error)}); download it again") from error
+        raise UserError(f"{path} is a damaged safetensors file ({reason(error, path)}); download it again") from error
 
 
 def _torch(path: Path) -> Any:  # noqa: ANN401
