@@ -22,12 +22,12 @@ JUDGED_FROM: Final = 5
 # Names whose 1 may mean that nothing was seen: censored, alive, event-free; or either, as vital_status, which some
 # registries code 1 = dead and others 1 = alive. Compared with the letters of the name alone, without accents.
 CENSORED: Final = re.compile(
-    r"cens(?!us)|zens|cenz|sensor|sensur|sansur"
+    r"cens(?!us)|cnsr|zens|cenz|sensor|sensur|sansur|remission|vitst"
     r"|alive|living|vital|lebend|lebens|levend|levande|vivant|(?<!sur)viv[ao]|free|frei|libre|liber[oa]|ltfu|lostto"
     r"|^(?:not?|non|without|ohne|nicht|keine?|sans|sin|senza)(?:event|dea|died|dece|relap|recur|progress|tod|ereig)"
 )
 # Clear in "survival_event", but not in "survival" or "survival_status".
-SURVIVAL: Final = re.compile(r"surviv|uberleb|survie|superviv|sobreviv|sopravv")
+SURVIVAL: Final = re.compile(r"surv(?!ey)|uberleb|survie|superviv|sobreviv|sopravv")
 EVENT: Final = re.compile(r"event|ereignis|evenement|evento|death|dead|died|deceased")
 CENSORED_WORDS: Final = (
     "删失",
@@ -39,6 +39,7 @@ CENSORED_WORDS: Final = (
     "存活",
     "검열",
     "중도절단",
+    "생존",
     "цензур",
     "жив",
 )
@@ -56,7 +57,7 @@ SEEN: Final = re.compile(
 def says_censored(name: str) -> bool:
     """Whether the name of a column says, in any spelling, that its 1 may mean censored or alive."""
     letters = _letters(name)
-    if letters == "c" or any(word in unicodedata.normalize("NFC", name) for word in CENSORED_WORDS):
+    if letters in ("c", "cen", "ned") or any(word in unicodedata.normalize("NFC", name) for word in CENSORED_WORDS):
         return True
     if SURVIVAL.search(letters) and not EVENT.search(letters):
         return True

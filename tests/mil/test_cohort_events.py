@@ -22,6 +22,7 @@ CENSORED = [
     *("os_censor", "right-censored", "was_censored", "PFS.censorship", "Zensiert", "zensierung", "censuré", "censura"),
     *("cenzurováno", "gecensureerd", "删失", "打ち切り", "alive", "Alive_Flag", "living", "survived"),
     *("vital_status", "VitalStatus", "dead_or_alive", "Vitalstatus", "Überlebt", "vivant", "vivo", "生存状态"),
+    *("CNSR", "surv_status", "vitstat", "in_remission", "NED"),
     *("event_free", "survival_status", "relapse-free", "no_event", "not_dead", "lost_to_followup"),
 ]
 EVENTS = [
