@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, distributed, nn
 
+from nnunet_gdla.ops._checks import without_autocast
 from nnunet_gdla.ops._fusion import first_derivatives_only
 from nnunet_gdla.words import counted
 
@@ -96,7 +97,7 @@ class BoundaryDoULoss(nn.Module):
         """
         num_outputs = net_output.shape[1]
         self._check_shapes(net_output, target)
-        with torch.autocast(net_output.device.type, enabled=False):
+        with without_autocast(net_output):
             read = _read_regions if self.regions else _read_labels
             truth = read(target, num_outputs, self.ignore_label)
             if target.device.type == "cpu" and not truth.readable:

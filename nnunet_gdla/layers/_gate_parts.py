@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from nnunet_gdla.layers.untouched import is_untouched
 from nnunet_gdla.ops._dispatch import are_exact
-from nnunet_gdla.ops._fusion import fused_enabled
+from nnunet_gdla.ops._fusion import fused_enabled, transforms_active
 from nnunet_gdla.ops.token_mlp import MlpWeights, token_mlp
 
 __all__ = ["SMALLEST_NORM", "head_part", "token_part"]
@@ -34,6 +34,7 @@ def head_part(weight_H3: Tensor, dot_BHN: Tensor, norm_BHN: Tensor) -> Tensor:
 
 def _is_plain(x: Tensor) -> bool:
     traced = torch.compiler.is_compiling() or torch.compiler.is_exporting()
+    traced = traced or transforms_active()
     return traced or x.requires_grad or not fused_enabled()
 
 

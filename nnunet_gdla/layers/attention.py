@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from nnunet_gdla.layers.norm import HeadRMSNorm
 from nnunet_gdla.layers.position import rotate_by_position
 from nnunet_gdla.ops import differential_attention, elu_plus_one, linear_attention
+from nnunet_gdla.ops._checks import without_autocast
 
 __all__ = ["DifferentialAttention", "LinearAttention", "SoftmaxAttention"]
 
@@ -131,7 +132,7 @@ class DifferentialAttention(nn.Module):
         return self.out_proj(rearrange(out, "b h n d -> b n (h d)"))
 
     def _lambda(self) -> Tensor:
-        with torch.autocast(self.lambda_q1.device.type, enabled=False):
+        with without_autocast(self.lambda_q1):
             first = torch.exp((self.lambda_q1 * self.lambda_k1).sum())
             second = torch.exp((self.lambda_q2 * self.lambda_k2).sum())
             return first - second + self.lambda_init

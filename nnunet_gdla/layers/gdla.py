@@ -98,7 +98,7 @@ class GatedDifferentialLinearAttention(nn.Module):
         """Both convolutions of the local branch; without gradients the result may lie where `projected` is."""
         depthwise, pointwise = cast(nn.Conv2d, self.local_depthwise), cast(nn.Conv2d, self.local_pointwise)
         seen = is_seen(self.qkvg, depthwise)
-        if self.spatial_dims == 2 and pointwise.groups == 1 and not seen and not is_seen(pointwise):
+        if self.spatial_dims == 2 and not seen and not is_seen(pointwise) and pointwise.groups == 1:
             biases = cast(Tensor, depthwise.bias), cast(Tensor, pointwise.bias)
             weights = LocalWeights(depthwise.weight, biases[0], pointwise.weight.flatten(1), biases[1])
             if mix_in_place_fits(projected, weights):

@@ -5,6 +5,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from nnunet_gdla.ops._checks import without_autocast
+
 __all__ = ["HeadRMSNorm"]
 
 
@@ -24,5 +26,5 @@ class HeadRMSNorm(nn.Module):
     def forward(self, x: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch D"]:
         """Normalise the last axis."""
         acc = torch.promote_types(x.dtype, torch.float32)
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             return F.rms_norm(x.to(acc), self.weight.shape, self.weight.to(acc), self.eps).to(x.dtype)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.mil._vectors import Array, Vector, as_events, as_vector, check_lengths
+from nnunet_gdla.ops._checks import without_autocast
 from nnunet_gdla.words import counted
 
 __all__ = ["Ties", "concordance_index", "hazards", "risk_score", "survival_nll", "time_bin_edges", "time_bins"]
@@ -29,7 +30,7 @@ def hazards(logits: Float[Tensor, "B K"]) -> Float[Tensor, "B K"]:
 
     Numerics: float32 also under autocast (float64 for float64 input).
     """
-    with torch.autocast(logits.device.type, enabled=False):
+    with without_autocast(logits):
         full = logits.to(torch.promote_types(logits.dtype, torch.float32))
         return torch.sigmoid(full).clamp(HAZARD_FLOOR, 1 - HAZARD_FLOOR)
 

@@ -118,11 +118,12 @@ class PVTGDLA(nn.Module):
                 f"and B, H and W of at least 1, got {tuple(x.shape)} {x.dtype}"
             )
         features = self.encoder(pad_to_multiple(x, ENCODER_STRIDES[-1]))
-        head = cast(nn.Conv2d, self.decoder.seg_layers[0])
-        if not is_untouched(head):
+        # What is wrapped shows none of its parts.
+        head = self.decoder.seg_layers[0] if isinstance(self.decoder, Decoder) else None
+        if head is None or not is_untouched(head) or not isinstance(self.stem, ResidualStem):
             stem = self.stem(x)
             return self.decoder(features, stem, stem)
-        return self.decoder(features, self.stem.project(x, head))
+        return self.decoder(features, self.stem.project(x, cast(nn.Conv2d, head)))
 
     @staticmethod
     def output_sizes(patch_size: Sequence[int]) -> list[tuple[int, ...]]:

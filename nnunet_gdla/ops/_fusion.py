@@ -23,6 +23,7 @@ __all__ = [
     "gradients_with_graph",
     "is_eager_cpu",
     "may_fuse",
+    "transforms_active",
     "why_not_fused",
 ]
 
@@ -76,7 +77,7 @@ def why_not_fused(*tensors: Tensor | None) -> str | None:
         return "the tensors differ in device or dtype"
     if not are_exact(first, *rest):
         return "an input or a weight is a subclass of Tensor"
-    if torch.is_autocast_enabled("cpu") or torch._C._are_functorch_transforms_active():
+    if torch.is_autocast_enabled("cpu") or transforms_active():
         return "autocast or a function transform is active"
     return None
 
@@ -88,6 +89,11 @@ def gradients_follow(*tensors: Tensor | None) -> bool:
     `ctx.needs_input_grad` is set for parameters under `no_grad` too.
     """
     return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
+
+
+def transforms_active() -> bool:
+    """Whether `torch.func` (vmap, grad, jvp) looks on; it takes no autograd function of ours."""
+    return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
 
 
 def is_eager_cpu(tensor: Tensor) -> bool:

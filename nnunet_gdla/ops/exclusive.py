@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from nnunet_gdla.ops._checks import without_autocast
-from nnunet_gdla.ops._fusion import first_derivatives_only
+from nnunet_gdla.ops._fusion import first_derivatives_only, transforms_active
 from nnunet_gdla.ops._gather import row_chunks
 
 __all__ = ["exclusive_projection"]
@@ -38,6 +38,9 @@ def exclusive_projection(y: Float[Tensor, "*B N D"], v: Float[Tensor, "*B N D"])
     if y.shape != v.shape:
         raise ValueError(f"y {tuple(y.shape)} and v {tuple(v.shape)} must have the same sizes")
     with without_autocast(y):
+        if transforms_active():
+            y_part, axis, _ = _widened(y, v, slice(None))
+            return (y_part - (y_part * axis).sum(-1, keepdim=True) * axis).to(y.dtype)
         return _Exclusive.apply(y, v)
 
 

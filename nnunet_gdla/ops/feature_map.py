@@ -25,6 +25,10 @@ class _EluPlusOne(torch.autograd.Function):
         (phi,) = ctx.saved_tensors
         return grad * phi.clamp(max=1)
 
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None], x: Tensor) -> tuple[Tensor, int | None]:  # noqa: ANN401
+        return _EluPlusOne.apply(x), in_dims[0]
+
 
 def elu_plus_one(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     r"""Map every entry to a positive number, $\varphi(x) = \mathrm{ELU}(x) + 1 = e^{\min(x,0)} + \max(x,0)$.

@@ -56,7 +56,7 @@ def _homogeneity(x_ND: Tensor, index: Tensor, mask: Tensor, acc: torch.dtype) ->
     inverse = _norms(x_ND, acc).clamp(min=SMALLEST_NORM).reciprocal()
     safe_NK, count_N1 = safe_index(index, mask), mask.sum(-1, keepdim=True)
     weight_NK = (inverse[safe_NK] * inverse[:, None] / count_N1.clamp(min=1)).masked_fill(~mask, 0)
-    total = torch.zeros(rows, dtype=acc, device=x_ND.device)
+    total = x_ND.new_zeros(rows, dtype=acc)
     for part_ND in _column_chunks(x_ND, acc):
         for part in row_chunks(rows, part_ND.shape[1], x_ND.device):
             total[part] += gather_sum(part_ND, safe_NK[part], weight_NK[part]).mul_(part_ND[part]).sum(-1)
@@ -77,6 +77,6 @@ def _column_chunks(x_ND: Tensor, acc: torch.dtype) -> Iterator[Tensor]:
         return
     rows = x_ND.shape[0]
     step = min(max(FEATURES_AT_ONCE // max(rows, 1), 64) // 16 * 16, 256)
-    buffer = torch.empty(rows * step, dtype=acc, device=x_ND.device)
+    buffer = x_ND.new_empty(rows * step, dtype=acc)
     for columns in x_ND.split(step, dim=1):
         yield buffer[: columns.numel()].view(columns.shape).copy_(columns)

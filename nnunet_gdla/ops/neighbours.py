@@ -70,6 +70,9 @@ def grid_neighbours(
     if window < 3 or window % 2 == 0:
         raise ValueError(f"window must be odd and at least 3, got {window}")
     offsets = window_offsets(window, ring=shell == "ring")
+    if coords.is_meta:  # shapes alone
+        index = coords.new_empty((*coords.shape[:-1], len(offsets)), dtype=torch.int64)
+        return NeighbourGraph(index, index.bool(), index.float())
     distance = torch.tensor(offsets, dtype=torch.float64).norm(dim=-1)
     slot_K = slot_weights(distance, weighting, sigma).to(coords.device, torch.float32)
     found = [first_in_cell(*element, offsets) for element in _elements(cells(coords, stride), mask)]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from nnunet_gdla.ops._checks import without_autocast
 from nnunet_gdla.ops._dispatch import Form, Operator, choose
-from nnunet_gdla.ops._fusion import first_derivatives_only
+from nnunet_gdla.ops._fusion import first_derivatives_only, transforms_active
 from nnunet_gdla.ops._gather import Neighbourhood, neighbourhood, neighbourhood_rows, row_chunks
 from nnunet_gdla.ops._graph import NeighbourGraph, graph_for
 from nnunet_gdla.ops._redundancy_calls import (
@@ -91,6 +91,8 @@ def redundancy_projection(
         )
     with without_autocast(y):
         acc = torch.promote_types(y.dtype, torch.float32)
+        if transforms_active():
+            return _corrected(y, axis.to(acc), beta.to(acc), 0)
         return _Correction.apply(y, axis.to(acc), beta.to(acc), None, 0, None)
 
 
@@ -127,7 +129,7 @@ def _alignment_plain(call: AlignmentCall) -> Alignment:
         acc = torch.promote_types(y.dtype, torch.float32)
         around = neighbourhood(v.detach(), acc, *graph)
         # the heads of a patch lie side by side, as they do in what the projections give out
-        axis = torch.empty((y.shape[0], y.shape[2], y.shape[1], y.shape[3]), dtype=acc, device=y.device).transpose(1, 2)
+        axis = y.new_empty((y.shape[0], y.shape[2], y.shape[1], y.shape[3]), dtype=acc).transpose(1, 2)
         dots, norms = [], []
         for rows in row_chunks(y.shape[2], y.shape[0] * y.shape[1] * y.shape[3], y.device):
             y_part, axis_part = y[:, :, rows].to(acc), directions(around, v.shape[1], rows)
@@ -178,7 +180,17 @@ def _correction_plain(call: CorrectionCall) -> Tensor:
     graph = graph_for(graph, (y.shape[0], beta.shape[2]))
     with without_autocast(y):
         beta = beta.to(found.dot.dtype).masked_fill(~graph.mask.any(-1).unsqueeze(1), 0)
+        if transforms_active():
+            return _corrected(y, found.axis, beta, first)
         return _Correction.apply(y, found.axis, beta, found.dot, first, v.detach(), *graph)
+
+
+def _corrected(y: Tensor, axis: Tensor, beta: Tensor, first: int) -> Tensor:
+    """The same in torch's operators, for function transforms, which take no autograd function of ours."""
+    last = first + axis.shape[-2]
+    rows = y[..., first:last, :].to(axis.dtype)
+    rows = rows - (beta * (rows * axis).sum(-1)).unsqueeze(-1) * axis
+    return torch.cat([y[..., :first, :], rows.to(y.dtype), y[..., last:, :]], dim=-2)
 
 
 class _Correction(torch.autograd.Function):

@@ -52,7 +52,7 @@ class DenseBlocks(nn.ModuleList):
             raise ValueError(f"depth must be at least 1, got {depth}")
         self.combination = read_combination("softmax", correction, "post")
         self.checkpointing = False
-        rates = torch.linspace(0, drop_path_rate, depth).tolist()
+        rates = torch.linspace(0, drop_path_rate, depth, device="cpu").tolist()  # also for a model on the meta device
         for block, rate in enumerate(rates):
             acting = correction if acts_in_block(self.combination, block, depth) else "none"
             attention = SlideAttention(

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from nnunet_gdla.mil.models.bags import eval_no_grad
 from nnunet_gdla.mil.models.dense import DenseBlocks, start_weights
-from nnunet_gdla.mil.models.tokens import SlideContext, with_class_token
+from nnunet_gdla.mil.models.tokens import SlideContext, parameter_dtype, with_class_token
 from nnunet_gdla.ops.neighbours import NeighbourGraph, grid_neighbours, local_homogeneity
 
 __all__ = ["GridViT"]
@@ -109,7 +109,7 @@ class GridViT(nn.Module):
         expected = (self.in_dim, self.image_size, self.image_size)
         if images.ndim != 4 or tuple(images.shape[1:]) != expected:
             raise ValueError(f"images {tuple(images.shape)} must be (batch, {', '.join(map(str, expected))})")
-        patches = self.patch_embed(images.to(self.patch_embed.weight.dtype)).flatten(2).transpose(1, 2)
+        patches = self.patch_embed(images.to(parameter_dtype(self.patch_embed))).flatten(2).transpose(1, 2)
         tokens = with_class_token(self.class_token, patches) + self.position
         if not self.blocks.needs_graph:
             return tokens, SlideContext(patches.shape[1])

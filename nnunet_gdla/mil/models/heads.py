@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nnunet_gdla.ops import elu_plus_one
+from nnunet_gdla.ops._checks import without_autocast
 from nnunet_gdla.ops.nystrom import segment_means
 
 __all__ = ["linear_row", "merge_heads", "project_means", "softmax_row", "split_heads"]
@@ -47,7 +48,7 @@ def softmax_row(
 ) -> Float[Tensor, "B H L"]:
     """Return the softmax weights of one query, in float32 or wider."""
     acc = torch.promote_types(q.dtype, torch.float32)
-    with torch.autocast(q.device.type, enabled=False):
+    with without_autocast(q):
         scores = (q.to(acc) * q.shape[-1] ** -0.5) @ k.to(acc).transpose(-1, -2)
         if key_mask is not None:
             scores = scores.masked_fill(~key_mask[:, None, None], -torch.inf)
@@ -59,7 +60,7 @@ def linear_row(
 ) -> Float[Tensor, "B H L"]:
     """Return the weights of one query in `linear_attention`, in float32 or wider."""
     acc = torch.promote_types(q.dtype, torch.float32)
-    with torch.autocast(q.device.type, enabled=False):
+    with without_autocast(q):
         weights = elu_plus_one(q.to(acc)) @ elu_plus_one(k.to(acc)).transpose(-1, -2)
         if key_mask is not None:
             weights = weights.masked_fill(~key_mask[:, None, None], 0)

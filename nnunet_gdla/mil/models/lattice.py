@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from nnunet_gdla.ops._fusion import transforms_active
 from nnunet_gdla.ops.neighbours import NeighbourGraph
 
 __all__ = ["lattice_convolution"]
@@ -41,7 +42,18 @@ def lattice_convolution(
         )
     slots = graph.mask.expand(x.shape[0], -1, -1), graph.index.expand(x.shape[0], -1, -1)
     dtype = torch.promote_types(x.dtype, weight.dtype)
+    if x.is_meta or transforms_active():
+        return _plain(x.to(dtype), weight.to(dtype), bias.to(dtype), *slots)
     return _Lattice.apply(x.to(dtype), weight.to(dtype), bias.to(dtype), *slots)
+
+
+def _plain(x: Tensor, weight: Tensor, bias: Tensor, mask: Tensor, index: Tensor) -> Tensor:
+    """The same in torch's operators, for function transforms and the meta device: all neighbours side by side."""
+    out = torch.addcmul(bias, x, weight[:, 0, 1, 1])
+    for slot, tap in enumerate(TAPS):
+        rows = index[..., slot].clamp(min=0).unsqueeze(-1).expand_as(x)
+        out = out + (x.gather(1, rows) * weight[:, 0, *tap]).masked_fill(~mask[..., slot].unsqueeze(-1), 0)
+    return out
 
 
 class _Lattice(torch.autograd.Function):

@@ -136,7 +136,7 @@ class SlideAttention(nn.Module):
         part = self.correction
         if part is not None and (type(part) not in (GatedSRP, FixedSRP) or has_hooks(part)):
             return False  # to be called as a whole
-        if isinstance(part, GatedSRP) and not part.gate.detach:
+        if isinstance(part, GatedSRP) and not getattr(part.gate, "detach", False):  # a wrapper has no such switch
             return False
         if part is not None and len(x) > 1 and _watched(part):
             return False  # a hook is to see the whole batch

@@ -16,6 +16,7 @@ from nnunet_gdla.layers.norm import HeadRMSNorm
 from nnunet_gdla.layers.untouched import is_untouched
 from nnunet_gdla.mil.models.heads import merge_heads, project_means, split_heads
 from nnunet_gdla.mil.models.tokens import SlideContext
+from nnunet_gdla.ops._checks import without_autocast
 from nnunet_gdla.ops.nystrom import PinvInit, check_nystrom_options, nystrom_attention, nystrom_attention_row
 
 __all__ = ["DifferentialNystromAttention"]
@@ -111,7 +112,7 @@ class DifferentialNystromAttention(nn.Module):
 
     def lambda_full(self) -> Float[Tensor, ""]:
         """Return lambda, in the dtype of the parameters whatever autocast says."""
-        with torch.autocast(self.lambda_q1.device.type, enabled=False):
+        with without_autocast(self.lambda_q1):
             first = torch.exp((self.lambda_q1 * self.lambda_k1).sum())
             second = torch.exp((self.lambda_q2 * self.lambda_k2).sum())
             return first - second + self.lambda_init

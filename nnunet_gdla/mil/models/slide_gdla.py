@@ -137,11 +137,11 @@ class GDLASlideAttention(nn.Module):
         return _first_rows(F.linear(moved, weight, bias), rows)
 
 
-def _taps(depthwise: nn.Conv2d, like: Tensor) -> tuple[Tensor, Tensor]:
+def _taps(depthwise: nn.Module, like: Tensor) -> tuple[Tensor, Tensor]:
     """Kernel and bias of a depthwise 3x3 convolution; of one that was changed, what it does to a single cell."""
     if is_untouched(depthwise):
-        return depthwise.weight, depthwise.get_parameter("bias")
-    bias = depthwise(like.new_zeros(1, depthwise.in_channels, 1, 1))
+        return depthwise.get_parameter("weight"), depthwise.get_parameter("bias")
+    bias = depthwise(like.new_zeros(1, like.shape[-1], 1, 1))
     impulse = F.pad(torch.ones_like(bias), (1, 1, 1, 1))
     return (depthwise(impulse) - bias).flip(-1, -2).transpose(0, 1), bias.flatten()
 

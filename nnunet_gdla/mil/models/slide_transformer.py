@@ -120,8 +120,10 @@ class SlideTransformer(nn.Module):
         self.copies = attention in ("nystrom", "diff") or (position == "ppeg" and attention != "gdla")
         self.depends_on_row_order = attention in ("nystrom", "diff") or (position == "ppeg" and depth > 1)
         self.grad_checkpointing = False
-        # The graph of one patch: refuses wrong options here and now, and counts the slots.
-        slots = grid_neighbours(torch.zeros(1, 2, dtype=torch.int64), 1.0, **self.window).index.shape[-1]
+        with torch.device("cpu"):  # also where the model is made on the meta device
+            # The graph of one patch: refuses wrong options here and now, and counts the slots.
+            slots = grid_neighbours(torch.zeros(1, 2, dtype=torch.int64), 1.0, **self.window).index.shape[-1]
+            rates = torch.linspace(0, drop_path_rate, depth).tolist()
         gate = {"num_slots": slots, "token_features": token_features, "delta": delta, "hidden": gate_hidden}
         layer = BlockAttention(
             choice,
@@ -132,7 +134,6 @@ class SlideTransformer(nn.Module):
             gate=gate | dict(gate_options or {}),
             local_mixing=local_mixing,
         )
-        rates = torch.linspace(0, drop_path_rate, depth).tolist()
         self.embed = nn.Linear(in_dim, width)
         self.class_token = nn.Parameter(torch.empty(1, 1, width))
         self.blocks = nn.ModuleList(

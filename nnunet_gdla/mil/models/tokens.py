@@ -21,6 +21,7 @@ __all__ = [
     "cut_graph",
     "fill_square",
     "known_homogeneity",
+    "parameter_dtype",
     "project_features",
     "with_class_token",
 ]
@@ -132,14 +133,20 @@ class _ProjectHalf(torch.autograd.Function):
         return None, grad_weight, grad.sum((0, 1))
 
 
+def parameter_dtype(layer: nn.Module) -> torch.dtype:
+    """Dtype in which a layer computes: of its weight, or of the parameters of what is wrapped in it."""
+    found = (getattr(layer, "weight", None), *layer.parameters())  # of quantised layers the weight is a method
+    return next((part.dtype for part in found if isinstance(part, Tensor) and part.is_floating_point()), torch.float32)
+
+
 def project_features(layer: nn.Module, features: Float[Tensor, "B N D"]) -> Float[Tensor, "B N C"]:
     """Apply the input projection to features of any floating dtype.
 
     Half-precision features are taken to the dtype of the weight in chunks of rows, in backward once more.
     """
-    if torch.is_autocast_enabled(features.device.type):
+    if not features.is_meta and torch.is_autocast_enabled(features.device.type):
         return layer(features)
-    dtype = layer.weight.dtype if isinstance(layer.weight, Tensor) else torch.float32  # quantised: a method
+    dtype = parameter_dtype(layer)
     wider = is_untouched(layer) and features.dtype.itemsize < dtype.itemsize
     if wider and not features.requires_grad and not torch.compiler.is_compiling():
         return _ProjectHalf.apply(features, layer.weight, layer.bias)
