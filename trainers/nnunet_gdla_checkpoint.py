@@ -57,6 +57,9 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     Raises:
         UserError: If it is damaged, or no checkpoint of a training; says what to do with the files beside it.
     """
+    if not path.exists():
+        other = "leave --val_best out" if path.name == "checkpoint_best.pth" else "take another checkpoint"
+        raise UserError(f"{path} does not exist; {other}")
     content = _content_or_fault(path)
     if isinstance(content, str):
         raise UserError(f"{path} {content}; {_what_next(path)}")

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from nnunet_gdla.layers.blocks import FeedForward
 from nnunet_gdla.layers.gdla import Gate, LocalMixing
 from nnunet_gdla.layers.untouched import is_untouched
+from nnunet_gdla.networks.arguments import check_flags, check_heads, check_numbers, check_strides
 from nnunet_gdla.networks.decoder import Decoder, DecoderKind, build_block, output_size
 from nnunet_gdla.networks.encoder import ENCODER_STRIDES, build_encoder, pad_to_multiple
 from nnunet_gdla.networks.stem import ResidualStem
@@ -36,7 +37,7 @@ class PVTGDLA(nn.Module):
         pre_conv: 3x3 convolution before the GDLA mixer.
         rope: Rotary positions of the comparators; None: on for diff and self, off for linear.
         qkv_bias: Bias of the attention's first projection.
-        mlp_ratio: Hidden width of the feed-forward layers over their channels.
+        mlp_ratio: Hidden width of the feed-forward layers over their channels, at least 1/16.
         upsample_kernel: Edge of the transposed convolutions, 3 or 5 in the paper.
         local_kernel: Edge of the local branch's depthwise convolution, 3 or 5 in the paper.
         drop_path_rate: Stochastic depth of the encoder.
@@ -44,7 +45,7 @@ class PVTGDLA(nn.Module):
         strides: nnU-Net's stock trainer reads them from the plans to scale its targets; ours or None.
 
     Raises:
-        ValueError: If a choice is unknown (the message lists the known ones) or sizes do not fit.
+        ValueError: If a choice is unknown (the message lists the known ones), or a number or size does not fit.
 
     Numerics: the encoder sees the image zero-padded at the bottom and right to multiples of 32, outputs are cropped;
     the stem runs at the true size.
@@ -74,12 +75,20 @@ class PVTGDLA(nn.Module):
         strides: Sequence[Sequence[int]] | None = None,
     ) -> None:
         super().__init__()
-        _check_strides(strides)
-        if num_classes < 1:
-            raise ValueError(f"num_classes must be at least 1, got {num_classes}")
+        check_strides(strides, PLAN_STRIDES)
+        check_numbers(
+            input_channels=input_channels,
+            num_classes=num_classes,
+            mlp_ratio=mlp_ratio,
+            upsample_kernel=upsample_kernel,
+            local_kernel=local_kernel,
+            drop_path_rate=drop_path_rate,
+        )
+        flags = {"differential": differential, "pre_conv": pre_conv, "qkv_bias": qkv_bias}
+        check_flags(flags | {"deep_supervision": deep_supervision, "rope": False if rope is None else rope})
         self.encoder, channels = build_encoder(encoder, input_channels, drop_path_rate)
         self.input_channels, self.encoder_name, self.encoder_channels = input_channels, encoder, channels
-        heads = _check_heads(num_heads, channels)
+        heads = check_heads(num_heads, channels)
         blocks = [
             build_block(
                 decoder,
@@ -148,19 +157,3 @@ class PVTGDLA(nn.Module):
             weights = sum(p.shape[0] for p in block.parameters() if p.ndim > 1)
             elements += pixels // stride**2 * weights * 2
         return elements
-
-
-def _check_heads(num_heads: Sequence[int] | None, channels: Sequence[int]) -> Sequence[int]:
-    if num_heads is None:
-        return [dim // 32 for dim in channels[:3]]
-    if len(num_heads) != 3:
-        raise ValueError(f"num_heads {list(num_heads)} must list three numbers: the heads at strides 4, 8 and 16")
-    return num_heads
-
-
-def _check_strides(strides: Sequence[Sequence[int]] | None) -> None:
-    if strides is not None and [list(step) for step in strides] != PLAN_STRIDES:
-        raise ValueError(
-            f"strides {[list(step) for step in strides]} do not fit this network, whose outputs lie at 1, 1/8, 1/16 "
-            f"and 1/32; set them to {PLAN_STRIDES} in the plans"
-        )

@@ -11,6 +11,8 @@ from nnunet_gdla.networks.pvt_gdla import PLAN_STRIDES
 from tests.networks.builders import small_network
 from tests.unchecked import unchecked
 
+NAN, INF = float("nan"), float("inf")
+
 
 @pytest.mark.parametrize(
     ("wrong", "message"),
@@ -32,6 +34,14 @@ from tests.unchecked import unchecked
             r"\[\[1, 1\], \[8, 8\], \[2, 2\], \[2, 2\], \[2, 2\]\]",
         ),
         ({"strides": [[1, 1, 1], [8, 8, 8]]}, r"\[1, 1, 1\]"),
+        *(({"mlp_ratio": wrong}, "mlp_ratio must be a finite number") for wrong in (0, -1.0, NAN, INF, "4", True)),
+        *(({"drop_path_rate": wrong}, "drop_path_rate must be at least 0") for wrong in (-0.1, 1, NAN, None)),
+        *(({"upsample_kernel": wrong}, "upsample_kernel must be odd and at least 3") for wrong in (-3, 0, 3.0, NAN)),
+        *(({"local_kernel": wrong}, "local_kernel must be odd and at least 1") for wrong in (-3, 0, 3.5, None)),
+        *(({"num_heads": wrong}, "num_heads") for wrong in (4, "abc", [0, 1, 1], [1.0, 1, 1], [1, 1, None], [1] * 4)),
+        *(({name: 1.5}, f"{name} must be at least 1") for name in ("input_channels", "num_classes")),
+        *(({name: "no"}, f"{name} must be True or False, got 'no'") for name in ("pre_conv", "qkv_bias", "rope")),
+        *(({"strides": wrong}, "strides .* do not fit") for wrong in (3, [1, 2], [[1, 1]])),
         ({"input_channels": 0}, "input_channels.*0"),
         ({"num_classes": 0}, "num_classes.*0"),
     ],

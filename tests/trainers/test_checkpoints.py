@@ -109,8 +109,11 @@ def test_what_lies_beside_a_damaged_checkpoint_is_looked_at_too(tmp_path: Path) 
         read_checkpoint(final)
     with pytest.raises(UserError, match=r"without --val_best does not need it"):
         read_checkpoint(best)
-    with pytest.raises(UserError, match=r"mine\.pth cannot be read \(No such file or directory\); take another"):
+    with pytest.raises(UserError, match=r"mine\.pth does not exist; take another"):
         read_checkpoint(final.with_name("mine.pth"))
+    best.unlink()
+    with pytest.raises(UserError, match=r"checkpoint_best\.pth does not exist; leave --val_best out$"):
+        read_checkpoint(best)
 
 
 def test_a_checkpoint_of_other_classes_or_another_encoder_is_refused(trainer: Any, project: Project) -> None:  # noqa: ANN401
