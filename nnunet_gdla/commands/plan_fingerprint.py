@@ -58,6 +58,8 @@ def ensure_fingerprint(name: str, processes: int) -> None:
     else:
         print(f"taking the fingerprint of {name}", flush=True)
     _refuse_cut(dataset.values())
+    reader = _reader(description, dataset)
+    _refuse_other_sizes((case for case in dataset.values() if _headers_differ(case)), reader)
     with foreign_errors(name), contextlib.redirect_stdout(io.StringIO()):  # the progress bar is on stderr
         fingerprint_extractor.DatasetFingerprintExtractor(name, processes).run(overwrite_existing=True)
 
@@ -84,6 +86,7 @@ def foreign_errors(name: str) -> Iterator[None]:
             dataset = _cases(raw, description)
             reader = _reader(description, dataset)
             _refuse_unreadable(dataset.values(), reader)
+            _refuse_other_sizes(dataset.values(), reader)
             _refuse_without_foreground(raw, dataset, reader)
         raise _unfit(name, str(error).strip().split("\n", 1)[0].strip() or type(error).__name__) from error
 
@@ -99,6 +102,36 @@ def _refuse_unreadable(cases: Iterable[Mapping[str, Any]], reader: type[BaseRead
     """Name the first file that cannot be read, if there is one."""
     for path, is_label in _files(cases):
         _refuse(path, why_unreadable(path, reader, is_label=is_label))
+
+
+def _headers_differ(case: Mapping[str, Any]) -> bool:
+    """Whether the headers of a case's files tell different sizes; nothing of the pixels is read."""
+    import SimpleITK as sitk
+
+    sizes = set()
+    for file in (*case["images"], case["label"]):
+        header = sitk.ImageFileReader()
+        header.SetFileName(str(file))
+        with quiet_readers(), contextlib.suppress(RuntimeError):  # a format that SimpleITK does not know
+            header.ReadImageInformation()
+            sizes.add(header.GetSize())
+    return len(sizes) > 1
+
+
+def _refuse_other_sizes(cases: Iterable[Mapping[str, Any]], reader: type[BaseReaderWriter]) -> None:
+    """Name the first mask, or further channel, that has not the size of its case's image."""
+    for case in cases:
+        with quiet_readers():
+            sizes = {file: reader().read_images((file,))[0].shape[1:] for file in map(str, case["images"])}
+            sizes[str(case["label"])] = reader().read_seg(str(case["label"]))[0].shape[1:]
+        (first, expected), *rest = sizes.items()
+        for file, size in rest:
+            if size != expected:
+                told = [" x ".join(str(edge) for edge in each) for each in (size, expected)]
+                raise UserError(
+                    f"{file} is {told[0]}, {first} is {told[1]} (axes as nnU-Net reads them): write the file again in "
+                    "the size of the image, or remove all files of the case."
+                )
 
 
 def _refuse_without_foreground(raw: Path, dataset: RawCases, reader: type[BaseReaderWriter]) -> None:
@@ -175,10 +208,13 @@ def _look_at_some(name: str, description: dict[str, Any], dataset: RawCases) -> 
         files = dataset[case]
         _refuse_cut([files])
         try:
+            _refuse_other_sizes([files], reader)
             with quiet_readers():
                 shape, spacing, seen, *_ = fingerprint_extractor.DatasetFingerprintExtractor.analyze_case(
                     files["images"], files["label"], reader, num_samples=1
                 )
+        except UserError:
+            raise
         except UNREADABLE as error:
             _refuse_unreadable([files], reader)
             raise _unfit(name, f"{case}: {one_line(error)}") from error

@@ -127,8 +127,11 @@ class GatedDifferentialLinearAttention(nn.Module):
         )
 
 
-def _project(layer: nn.Linear, x: Tensor) -> Tensor:
-    return projection(x, layer.weight, layer.bias) if is_untouched(layer) else cast(Tensor, layer(x))
+def _project(layer: nn.Module, x: Tensor) -> Tensor:
+    if not is_untouched(layer):
+        return cast(Tensor, layer(x))
+    plain = cast(nn.Linear, layer)
+    return projection(x, plain.weight, plain.bias)
 
 
 def _check_arguments(

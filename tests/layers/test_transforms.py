@@ -12,6 +12,8 @@ from torch.func import vmap
 from nnunet_gdla.mil.models import build_model
 from nnunet_gdla.networks import PVTGDLA
 
+pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")  # torch's, under vmap
+
 NETWORKS: list[dict[str, Any]] = [
     {},
     {"decoder": "linear"},
@@ -138,8 +140,7 @@ def test_a_slide_model_takes_a_wrapper_around_any_part(name: str, options: dict[
     check_wrapped(model, lambda model: read(model, features))
 
 
-@pytest.mark.parametrize("options", NETWORKS[:4], ids=str)
-def test_a_network_takes_a_wrapper_around_any_part(options: dict[str, Any]) -> None:
-    network = PVTGDLA(1, 2, encoder="pvt_v2_b0", **options).eval()
+def test_a_network_takes_a_wrapper_around_any_part() -> None:
+    network = PVTGDLA(1, 2, encoder="pvt_v2_b0").eval()
     image = torch.randn(1, 1, 33, 40)
     check_wrapped(network, lambda network: first(network(image)))

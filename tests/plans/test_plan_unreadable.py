@@ -105,3 +105,16 @@ def test_a_dataset_without_any_foreground_is_told_so(volumes: Path, capfd: pytes
     assert len(shown) == 1
     assert "of Dataset801_" in shown[0]
     assert "are 0 everywhere: planning needs a case with foreground" in shown[0]
+
+
+@pytest.mark.parametrize("case", ["case_0", "case_1"])  # looked at in this process, and read by nnU-Net's
+@pytest.mark.parametrize("size", [(4, 30, 20), (5, 40, 40)])
+def test_a_mask_of_another_size_is_named_with_both(
+    size: tuple[int, ...], case: str, volumes: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    mask = volumes / "labelsTr" / f"{case}.nii.gz"
+    sitk.WriteImage(sitk.GetImageFromArray(np.ones(size, np.uint8)), mask)
+    code, shown = plan(capfd)
+    assert code == 1
+    sizes = f"{mask} is {size[0]} x {size[1]} x {size[2]}, {volumes}/imagesTr/{case}_0000.nii.gz is 4 x 30 x 32 (axes"
+    assert [line.startswith(f"nnunet-gdla plan: {sizes}") for line in shown] == [True]
