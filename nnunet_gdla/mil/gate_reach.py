@@ -7,13 +7,14 @@ $$\mathrm{raw} = \sum_k W_{2k}\,a_k + c_2 + \langle w, e\rangle + b + b',\qquad 
 
 moves from the start of the biases by at most
 
-$$\sum_k (|W_{2k}| + S)\,(|a_k| + 1.13\,S\,(\|t\|_1 + 1)) + (|w| + S)\cdot|e| + 3 S ,$$
+$$\sum_k (|W_{2k}| + S)\,\hat a_k + (|w| + S)\cdot|e| + 3 S ,$$
 
-with the weights as they start, and 1.13 the steepest slope of GELU (3 S: the three biases; a gate may have fewer
-parts). t is the token feature vector at which the sum is largest (homogeneity -1 to 1, any number of neighbours), and
-e = [c, |c|, log(1 + |y|)] has |c| <= 1 and |y| = 3, the length of a head's values at the start. The bound of the gate
-turns this into a range of beta. Gradients that grow all the time can take AdamW's steps to three times the learning
-rate; noise, clipping and weight decay make them shorter, in real trainings by far.
+with the weights as they start, and $\hat a_k$ the largest |GELU| within $S(\|t\|_1 + 1)$ of the starting $W_1 t + c_1$
+(3 S: the three biases; a gate may have fewer parts). t is the token feature vector at which the sum is largest
+(homogeneity 0 to 1, any number of neighbours), and e = [c, |c|, log(1 + |y|)] has |c| <= 1 and |y| = 3, about the
+length of a head's values at the start. The bound of the gate turns this into a range of beta. Gradients that grow all
+the time can take AdamW's steps to three times the learning rate; noise, clipping and weight decay make them shorter, in
+real trainings by far.
 """
 
 import itertools
@@ -34,9 +35,9 @@ from nnunet_gdla.words import counted
 
 __all__ = ["gate_lines", "gate_reach", "reach_lines", "seed_lines", "sum_of_rates"]
 
-_STEEPEST: Final = 1.13  # slope of GELU
+_LOWEST: Final = -0.7518  # where GELU is lowest
 _LOG_LENGTH: Final = math.log1p(3.0)
-_HOMOGENEITY: Final = (-1.0, -0.5, 0.0, 0.5, 1.0)
+_HOMOGENEITY: Final = (0.0, 0.5, 1.0)
 # Up to this size of beta a model is nearly the one without correction; means beyond half of it have a sign.
 _NEAR: Final = 0.1
 
@@ -78,9 +79,11 @@ def _token_move(gate: RedundancyGate, first: nn.Linear, second: nn.Linear, rates
     homogeneity, count = (torch.tensor(column, dtype=torch.float32)[None] for column in zip(*grid, strict=True))
     length = torch.full((1, 1, len(grid)), math.expm1(_LOG_LENGTH))
     features: Tensor = gate._token_features(homogeneity, count, length)[0]
-    hidden = F.gelu(F.linear(features, first.weight.cpu(), None if first.bias is None else first.bias.cpu())).abs()
     biased = first.bias is not None
-    hidden = hidden + _STEEPEST * rates * (features.abs().sum(1, keepdim=True) + biased)
+    start = F.linear(features, first.weight.cpu(), None if first.bias is None else first.bias.cpu())
+    shift = rates * (features.abs().sum(1, keepdim=True) + biased)
+    lowest = torch.full_like(start, _LOWEST).clamp(start - shift, start + shift)
+    hidden = torch.stack([F.gelu(each).abs() for each in (start - shift, lowest, start + shift)]).amax(0)
     moved = hidden @ (second.weight[0].abs().cpu() + rates)
     return float(moved.max()) + rates * biased
 

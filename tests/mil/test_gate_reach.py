@@ -43,9 +43,9 @@ def _reach(train: TrainConfig, gate: dict[str, Any], slides: int) -> float:
     ids=["CAMELYON16's 270 training slides", "100 own slides"],
 )
 def test_the_presets_cannot_get_far(preset: str, slides: int, expected: float, tmp_path: Path) -> None:
-    """A count of the parameters alone gives .21 and .28; with the movement of the hidden layer it is a little more."""
+    """A count of rates and parameters gives .21 and .28; head features and a moving hidden layer add up to a tenth."""
     train, gate = _preset(preset, tmp_path)
-    assert _reach(train, gate, slides) == pytest.approx(expected, abs=0.08)
+    assert expected <= _reach(train, gate, slides) <= expected + 0.1
 
 
 def _pushed(gate: RedundancyGate, train: TrainConfig, slides: int, sign: float) -> torch.Tensor:
