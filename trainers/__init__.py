@@ -5,9 +5,9 @@ Nothing is imported before a trainer is asked for: nnU-Net's search for somebody
 
 from typing import TYPE_CHECKING
 
-from nnunet_gdla.trainers.nnunet_gdla_naming import EXAMPLES, RULE, contradiction, is_ours, resolve
+from nnunet_gdla.trainers.nnunet_gdla_naming import EXAMPLES, RULE, is_ours, resolve
 
-__all__ = ["EXAMPLES", "RULE", "contradiction", "is_ours", "resolve"]
+__all__ = ["EXAMPLES", "RULE", "is_ours", "resolve"]
 
 if TYPE_CHECKING:  # real classes for type checkers, also to derive from
     from nnunet_gdla.trainers.nnunet_trainer_gdla import nnUNetTrainerGDLA as nnUNetTrainerGDLA

@@ -10,7 +10,7 @@ import sys
 
 def __getattr__(name: str) -> type:
     if name.startswith(("nnUNetTrainerGDLA", "nnUNetTrainerPVT")):
-        from nnunet_gdla.trainers import EXAMPLES, RULE, contradiction, is_ours, resolve
+        from nnunet_gdla.trainers.nnunet_gdla_naming import EXAMPLES, RULE, contradiction, is_ours, resolve
 
         if is_ours(name):
             trainer: type = resolve(name)
