@@ -1,5 +1,7 @@
 """A training from the table to the bundle; classification and survival, on slides that take seconds."""
 
+import argparse
+import errno
 import json
 from pathlib import Path
 from typing import Any
@@ -9,9 +11,10 @@ import pandas as pd
 import pytest
 import torch
 
-from nnunet_gdla.errors import TrainingStopped, UserError
+from nnunet_gdla.errors import TrainingStopped, UserError, WriteError
 from nnunet_gdla.mil.bundle import load_bundle
 from nnunet_gdla.mil.cli import main
+from nnunet_gdla.mil.commands import fit as command
 from nnunet_gdla.mil.config import load_config
 from nnunet_gdla.mil.files import read_csv
 from nnunet_gdla.mil.fit import fit
@@ -337,3 +340,31 @@ def test_m4_other_commands_ask_for_the_device_first(
     assert main([*command, "--model", "none", "--device", "cuda"]) == 1
     assert "cuda was asked for, but PyTorch sees no CUDA device" in capsys.readouterr().err
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_full_disk_at_the_start_leaves_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_cohort(tmp_path, "classification")
+
+    def to_csv(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(pd.DataFrame, "to_csv", to_csv)
+    with pytest.raises(WriteError, match=r"cohort\.csv cannot be written: the disk is full"):
+        fit(small_config(tmp_path, "classification"), run=tmp_path / "runs" / "one")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_full_disk_during_training_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.yaml").touch()
+
+    def stopped(*_: object, **__: object) -> None:
+        raise WriteError(f"{run}/checkpoints/last.ckpt cannot be written: the disk is full", "free space on that disk")
+
+    monkeypatch.setattr(command, "fit", stopped)
+    monkeypatch.setattr(command, "load_config", lambda *_: None)
+    arguments = argparse.Namespace(resume=None, set=[], accelerator=None, devices=None, no_progress=True, fast=False)
+    arguments.config, arguments.out = "mine.yaml", str(run)
+    with pytest.raises(WriteError, match=r"the disk is full; free space on that disk, then go on with: .* --resume"):
+        command.run(arguments)
