@@ -1,6 +1,7 @@
 """Figures of a survival model: Kaplan-Meier of low and high risk, distribution of the risk."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -85,7 +86,7 @@ def _usable(patients: pd.DataFrame) -> pd.DataFrame | str:
     return rows if len(rows) else "no patient with time and event"
 
 
-def _curve(axes: Axes, time: Floats, event: Bools, style: dict[str, str], label: str) -> None:
+def _curve(axes: Axes, time: Floats, event: Bools, style: dict[str, Any], label: str) -> None:
     ink = style["color"]
     curve = kaplan_meier(time, event)
     low, high = (np.where(np.isnan(bound), curve.survival, bound) for bound in (curve.low, curve.high))
