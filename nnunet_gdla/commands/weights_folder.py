@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -41,7 +40,9 @@ def make_checkpoint(
     from nnunet_gdla.trainers import resolve
 
     # The optimiser is the trainer's own, so that `--val` and `--c` can load it too.
-    settings = SimpleNamespace(
+    kind = resolve(trainer)
+    stand_in = kind.__new__(kind)  # without its constructor, which makes folders
+    vars(stand_in).update(
         network=network,
         device=torch.device("cpu"),
         weight_decay=1e-4,
@@ -49,7 +50,7 @@ def make_checkpoint(
         num_epochs=1,
         num_iterations_per_epoch=1,
     )
-    optimizer, _ = resolve(trainer).configure_optimizers(settings)
+    optimizer, _ = stand_in.configure_optimizers()
     return {
         "network_weights": network.state_dict(),
         "optimizer_state": optimizer.state_dict(),
