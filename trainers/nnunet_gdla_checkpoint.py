@@ -17,6 +17,7 @@ from torch import Tensor
 from nnunet_gdla.damage import DAMAGE, reason
 from nnunet_gdla.errors import TrainingStopped, UserError
 from nnunet_gdla.networks.misfits import state_misfits
+from nnunet_gdla.words import counted
 
 __all__ = ["changed_plans", "read_checkpoint", "refuse_other_network", "write_checkpoint"]
 
@@ -126,7 +127,7 @@ def refuse_other_network(path: str, content: Mapping[str, Any], own: Mapping[str
         return
     heads = [name for name in own if ".seg_layers." in name and name in state and state[name].shape != own[name].shape]
     if heads:
-        misfits.insert(0, f"{len(state[heads[0]])} output channels where there are {len(own[heads[0]])} now")
+        misfits.insert(0, f"{counted(len(state[heads[0]]), 'output channel')} where there are {len(own[heads[0]])} now")
     raise UserError(
         f"{path} does not fit this network: {'; '.join(misfits)}. Continue with the plans and dataset.json it was "
         "trained with (plans.json and dataset.json in the results folder), or train again without --c; "

@@ -20,6 +20,7 @@ from nnunet_gdla.trainers.nnunet_gdla_paper_data import PassLoader, Share, Slice
 from nnunet_gdla.trainers.nnunet_gdla_schedule import WARMUP_FRACTION, WarmupCosine, paper_learning_rate
 from nnunet_gdla.trainers.nnunet_gdla_supervision import FullResolutionSum
 from nnunet_gdla.trainers.nnunet_trainer_gdla import nnUNetTrainerGDLA
+from nnunet_gdla.words import counted
 
 __all__ = ["PaperTraining"]
 
@@ -99,7 +100,8 @@ class PaperTraining(nnUNetTrainerGDLA):
         self.print_to_log_file(
             f"the paper's training ({source}): {self.num_epochs} epochs of {self.num_iterations_per_epoch} steps, "
             f"warm-up {self.warmup_steps} of {steps} steps, seed {self.seed}, float32, "
-            f"{type(self._augmentation()).__name__}, epoch chosen on {len(self.dataloader_val)} validation cases"
+            f"{type(self._augmentation()).__name__}, epoch chosen on "
+            f"{counted(len(self.dataloader_val), 'validation case')}"
         )
         if self.warmup_steps >= steps:
             self.print_to_log_file("NOTE: this training ends within its warm-up; it can show that everything runs")
@@ -183,7 +185,7 @@ class PaperTraining(nnUNetTrainerGDLA):
         scored = of_cases[~np.isnan(of_cases)]
         if not len(scored):
             raise TrainingStopped(
-                f"none of the {len(of_cases)} validation cases of fold {self.fold} has any foreground, so no epoch can "
+                f"no validation case of fold {self.fold} has any foreground ({len(of_cases)} in all), so no epoch can "
                 "be chosen by its Dice; put cases with foreground into 'val' in splits_final.json"
             )
         mean = float(scored.mean())
@@ -195,8 +197,9 @@ class PaperTraining(nnUNetTrainerGDLA):
         self.logger.log("dice_per_class_or_region", list(of_classes), self.current_epoch)
         self.logger.log("val_losses", np.mean([case["loss"] for case in val_outputs]), self.current_epoch)
         self.print_to_log_file(
-            f"validation Dice {mean:.4f}, the mean over {len(scored)} whole cases, {len(of_cases) - len(scored)} "
-            "without foreground left out; the best epoch is where it is highest (no pseudo Dice, no moving average)"
+            f"validation Dice {mean:.4f}, the mean over {counted(len(scored), 'whole case')}, "
+            f"{len(of_cases) - len(scored)} without foreground left out; the best epoch is where it is highest (no "
+            "pseudo Dice, no moving average)"
         )
 
 

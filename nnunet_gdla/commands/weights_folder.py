@@ -41,7 +41,7 @@ def make_checkpoint(
 
     # The optimiser is the trainer's own, so that `--val` and `--c` can load it too.
     kind = resolve(trainer)
-    stand_in = kind.__new__(kind)  # without its constructor, which makes folders
+    stand_in: Any = object.__new__(kind)  # without its constructor, which makes folders
     vars(stand_in).update(
         network=network,
         device=torch.device("cpu"),

@@ -114,7 +114,10 @@ def rule_lines(predictions: Mapping[str, pd.DataFrame], info: BundleInfo) -> lis
         for level, rows in levels:
             absent = [name for name in info.classes if name not in set(rows["label"])]
             if absent and len(rows):
-                lines.append(f"{level}: nobody is of class {', '.join(absent)}; means over classes leave it out")
+                lines.append(
+                    f"{level}: nobody is of class {', '.join(absent)}, which counts 0 in the means over classes of "
+                    "recall, precision and F1; AUC and average precision are undefined"
+                )
     return lines
 
 

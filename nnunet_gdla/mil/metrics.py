@@ -4,10 +4,11 @@ Shape legend (this file): n slides or patients, K classes or time bins.
 Written out in numpy, because the bootstrap calls them a thousand times; the tests compare them with scikit-learn.
 """
 
+from collections.abc import Collection
 from typing import Final
 
 import numpy as np
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.mil._vectors import Array, Vector, as_vector
@@ -37,6 +38,7 @@ def classification_metrics(
     probabilities: Float[Array, "n K"],
     *,
     threshold: float | None = None,
+    not_drawn: Collection[int] = (),
 ) -> dict[str, float]:
     """All numbers of a classification.
 
@@ -45,12 +47,14 @@ def classification_metrics(
         probabilities: Per class; a row that does not sum to 1 is divided by its sum first.
         threshold: With two classes: rows whose p1 is at or above it count as positive for `sensitivity` and
             `specificity`. Choose it on other data (`pick_threshold`). None leaves the two out.
+        not_drawn: Classes that the means over classes leave out: those that a resample of the rows happens not to show
+            (`nnunet_gdla.mil.statistics.bootstrap_intervals`).
 
     Returns:
         `accuracy`; `macro_precision`, `macro_recall`, `macro_f1`, and `balanced_accuracy`, another name of macro
-        recall; `auc` and `auprc` (average precision): of p1 with two classes, NaN where one is absent, else the mean
-        of one against the rest. Every mean over classes is one over the classes that occur in `labels`: about a class
-        that no row is of, these rows say nothing (predictions of it are mistakes in the classes that occur).
+        recall; `auc` and `auprc` (average precision): of p1 with two classes, else the mean of one against the rest.
+        Every mean is one over all K classes, as in published tables: a class that no row is of counts 0 in recall,
+        precision and F1, and has no AUC, which makes `auc` and `auprc` NaN.
         `quadratic_kappa` and `linear_kappa` (classes in order), NaN where labels and predictions are all one class;
         `ece` (`calibration_error`); `sensitivity`, `specificity`. The predicted class is the most probable one, the
         first of equals. All are NaN without rows.
@@ -62,8 +66,9 @@ def classification_metrics(
     share = _checked(labels, probabilities)
     classes = share.shape[1]
     matrix = confusion_matrix(labels, share.argmax(1), classes)
-    metrics = _from_confusion(matrix)
-    one_against_rest = [(labels == k, share[:, k]) for k in ([1] if classes == 2 else np.unique(labels))]
+    kept = ~np.isin(np.arange(classes), list(not_drawn))
+    metrics = _from_confusion(matrix, kept)
+    one_against_rest = [(labels == k, share[:, k]) for k in ([1] if classes == 2 else np.flatnonzero(kept))]
     metrics["auc"] = _mean([roc_auc(positive, score) for positive, score in one_against_rest])
     metrics["auprc"] = _mean([average_precision(positive, score) for positive, score in one_against_rest])
     metrics["quadratic_kappa"] = cohen_kappa(matrix, power=2)
@@ -200,18 +205,17 @@ def _checked(labels: Array, probabilities: Array) -> Array:
     return share
 
 
-def _from_confusion(matrix: Int[Array, "K K"]) -> dict[str, float]:
+def _from_confusion(matrix: Int[Array, "K K"], kept: Bool[Array, " K"]) -> dict[str, float]:
+    hits, labelled, predicted = np.diag(matrix), matrix.sum(1), matrix.sum(0)
     if not matrix.sum():
         return dict.fromkeys(("accuracy", "balanced_accuracy", "macro_precision", "macro_recall", "macro_f1"), NAN)
-    occurs = matrix.sum(1) > 0
-    hits, labelled, predicted = np.diag(matrix)[occurs], matrix.sum(1)[occurs], matrix.sum(0)[occurs]
-    recall = float((hits / labelled).mean())
+    recall = hits / np.maximum(labelled, 1)
     return {
         "accuracy": float(hits.sum() / matrix.sum()),
-        "balanced_accuracy": recall,
-        "macro_precision": float((hits / np.maximum(predicted, 1)).mean()),
-        "macro_recall": recall,
-        "macro_f1": float((2 * hits / (labelled + predicted)).mean()),
+        "balanced_accuracy": float(recall[kept].mean()),
+        "macro_precision": float((hits / np.maximum(predicted, 1))[kept].mean()),
+        "macro_recall": float(recall[kept].mean()),
+        "macro_f1": float((2 * hits / np.maximum(labelled + predicted, 1))[kept].mean()),
     }
 
 

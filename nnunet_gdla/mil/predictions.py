@@ -16,16 +16,20 @@ from nnunet_gdla.mil._vectors import Array, Vector
 from nnunet_gdla.mil.metrics import classification_metrics, survival_metrics
 from nnunet_gdla.mil.survival import Ties
 
-__all__ = ["classification_table_metrics", "survival_table_metrics", "to_patients"]
+__all__ = ["DRAWN_FROM", "classification_table_metrics", "survival_table_metrics", "to_patients"]
 
 PROBABILITY: Final = "prob_"
 HAZARD: Final = "hazard_"
+# Entry of `.attrs` of a table that is a resample: the labels of the table that its rows were drawn from.
+DRAWN_FROM: Final = "labels_drawn_from"
 
 
 def classification_table_metrics(
     predictions: pd.DataFrame, classes: Sequence[str], *, threshold: float | None = None
 ) -> dict[str, float]:
     """Return `classification_metrics` of a table with `label` (the class's name) and one `prob_<class>` per class.
+
+    In a resample (`DRAWN_FROM`) the means over classes leave out those that were there to be drawn, and were not.
 
     Raises:
         UserError: If a label is not among the classes.
@@ -35,7 +39,9 @@ def classification_table_metrics(
         unknown = sorted({str(label) for label in predictions["label"][labels < 0]})
         raise UserError(f"label {', '.join(unknown)} is none of the classes {', '.join(classes)}")
     probabilities = predictions[[f"{PROBABILITY}{name}" for name in classes]].to_numpy(np.float64)
-    return classification_metrics(labels.astype(np.int64), probabilities, threshold=threshold)
+    missed = set(predictions.attrs.get(DRAWN_FROM, ())) - set(predictions["label"])
+    not_drawn = [number for number, name in enumerate(classes) if name in missed]
+    return classification_metrics(labels.astype(np.int64), probabilities, threshold=threshold, not_drawn=not_drawn)
 
 
 def survival_table_metrics(

@@ -2,12 +2,12 @@
 
 A resample need not show every class. What is defined for each class alone (recall, precision, F1, AUC) is then not 0
 for a class that nobody was drawn of, it is unknown, and the mean over classes leaves it out in this resample, as
-`classification_metrics` leaves out a class that is absent from the whole table. Counting 0 drags the lower end down by
-how often a rare class is missed, which has nothing to do with the model. Leaving out the whole resample, or drawing
-within each class, keeps the number of patients of a rare class from varying as it does between samples. In simulations
-(3 and 5 classes, the rarest 4 to 5 % of 40 to 60 patients; how often a 95 % interval of macro recall held the true
-value) leaving the class out gave 84 to 95 %, the three others fell to 49 to 54 % where the rare class was the weak one.
-With two classes `auc` is undefined in a resample of one class.
+scikit-learn leaves it out of the balanced accuracy. Counting 0 drags the lower end down by how often a rare class is
+missed, which has nothing to do with the model. Leaving out the whole resample, or drawing within each class, keeps the
+number of patients of a rare class from varying as it does between samples. In simulations (3 and 5 classes, the rarest
+4 to 5 % of 40 to 60 patients; how often a 95 % interval of macro recall held the true value) leaving the class out gave
+84 to 95 %, the three others fell to 49 to 54 % where the rare class was the weak one. A class that is absent from the
+whole table keeps what `classification_metrics` says. With two classes `auc` is undefined in a resample of one class.
 """
 
 import math
@@ -22,7 +22,7 @@ from scipy.special import stdtr
 
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.mil._vectors import Array, Vector, as_vector
-from nnunet_gdla.mil.predictions import classification_table_metrics, survival_table_metrics, to_patients
+from nnunet_gdla.mil.predictions import DRAWN_FROM, classification_table_metrics, survival_table_metrics, to_patients
 from nnunet_gdla.words import counted
 
 __all__ = [
@@ -81,19 +81,20 @@ def bootstrap_intervals(
 
     Args:
         predictions: Has `patient_id`; one or more rows a patient.
-        metric_fn: From such a table to its metrics, NaN where undefined.
+        metric_fn: From such a table to its metrics, NaN where undefined. It gets tables that know which labels there
+            were to be drawn (`.attrs`); a copy of its own making must keep them for `classification_table_metrics`.
         n: How many resamples.
         seed: Same seed, same intervals.
 
     Returns:
-        Per metric the interval. Means over classes leave out a class that a resample happens not to show; the top of
-        this file says why. Resamples in which a metric is undefined are left out and counted in
+        Per metric the interval. Means over classes leave out a class that the table has and a resample happens not to
+        show; the top of this file says why. Resamples in which a metric is undefined are left out and counted in
         `.undefined`; NaN where the metric itself is undefined or more than half of the resamples are.
     """
     point = metric_fn(predictions)
     (patient_of_row,), patients = _patients_of_rows([predictions])
     draws = _draws(patients, n, seed)
-    drawn = [metric_fn(predictions.iloc[_take(patient_of_row, counts)]) for counts in draws]
+    drawn = [metric_fn(_resample(predictions, _take(patient_of_row, counts))) for counts in draws]
     intervals = {}
     for name, value in point.items():
         low, high, undefined = _percentiles(np.array([metrics.get(name, NAN) for metrics in drawn]))
@@ -138,7 +139,7 @@ def paired_bootstrap(
     def difference(chosen: Sequence[Int[Array, " _"] | slice]) -> dict[str, float]:
         parts = []
         for first, second, function, take in zip(firsts, seconds, functions, chosen, strict=True):
-            value_a, value_b = function(first.iloc[take]), function(second.iloc[take])
+            value_a, value_b = function(_resample(first, take)), function(_resample(second, take))
             parts.append({name: value_a[name] - value_b.get(name, NAN) for name in value_a})
         return {name: sum(part.get(name, NAN) for part in parts) / len(parts) for name in parts[0]}
 
@@ -207,6 +208,14 @@ def _draws(patients: int, n: int, seed: int) -> list[Int[Array, " patients"]]:
     """How often each patient is drawn, per resample."""
     rng = np.random.default_rng(seed)
     return [np.bincount(rng.integers(0, patients, patients), minlength=patients) for _ in range(n if patients else 0)]
+
+
+def _resample(table: pd.DataFrame, rows: Int[Array, " taken"] | slice) -> pd.DataFrame:
+    """The rows, which remember the labels that there were to be drawn."""
+    drawn = table.iloc[rows]
+    if "label" in table:
+        drawn.attrs[DRAWN_FROM] = tuple(table["label"].unique())
+    return drawn
 
 
 def _take(patient_of_row: Int[Array, " rows"], counts: Int[Array, " patients"]) -> Int[Array, " taken"]:

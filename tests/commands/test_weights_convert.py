@@ -162,7 +162,8 @@ def test_a_trainer_takes_the_checkpoint_over(decoder: str, tmp_path: Path, folde
     start["plans"]["continue_training"] = False
     preprocessed = folders / "preprocessed" / DATASET / "nnUNetGDLAReleasedPlans_2d"
     preprocessed.mkdir()
-    (preprocessed / "case.b2nd").touch()  # by which nnU-Net tells how cases are stored
+    for ending in ("b2nd", "pkl"):
+        (preprocessed / f"case.{ending}").touch()  # by which nnU-Net tells how cases are stored
     trainer = resolve(checkpoint["trainer_name"])(**start, fold=1)
     trainer.initialize()
     trainer.load_checkpoint(str(model / "fold_0" / "checkpoint_final.pth"))
