@@ -34,5 +34,7 @@ def reason(error: BaseException, path: Path) -> str:
     """
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
+    if str(error).rstrip().endswith("Reason: No such file or directory") and path.is_file():
+        return "the file is cut short or damaged"  # SimpleITK's reason is that of an earlier, unrelated search
     line = ([line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__])[-1]
     return re.sub(rf"(?: (?:for|of|in))?:? ?([\"']?){re.escape(str(path))}\1", "", line).strip()

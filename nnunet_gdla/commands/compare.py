@@ -5,7 +5,13 @@ from pathlib import Path
 
 from nnunet_gdla.commands.evaluate import evaluate, print_remarks
 from nnunet_gdla.errors import UserError
-from nnunet_gdla.evaluation.comparison import compare_results, comparison_notes, comparison_table, write_comparison
+from nnunet_gdla.evaluation.comparison import (
+    check_same_truth,
+    compare_results,
+    comparison_notes,
+    comparison_table,
+    write_comparison,
+)
 from nnunet_gdla.evaluation.conventions import CONVENTIONS, MISSED
 from nnunet_gdla.evaluation.missed import side_by_side
 from nnunet_gdla.evaluation.output import default_folder, refuse_occupied
@@ -22,6 +28,7 @@ def run(args: argparse.Namespace) -> int:
     folder = Path(args.out)
     refuse_occupied(folder, [Path(each) for each in (args.a, args.b, args.truth) if each])
     a, b = (_results(args, Path(folder)) for folder in (args.a, args.b))
+    check_same_truth(a, b)
     lines, differences = compare_results(a, b, draws=args.draws, seed=args.seed)
     write_comparison(a, lines, differences, folder, title=f"A - B; A: {args.a}, B: {args.b}")
     print(f"\nA: {args.a}, {counted(len(a.cases), 'case')}\nB: {args.b}, {counted(len(b.cases), 'case')}\n")

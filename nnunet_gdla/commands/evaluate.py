@@ -24,6 +24,9 @@ def run(args: argparse.Namespace) -> int:
         UserError: If masks cannot be used or paired, or the folder of results is taken or cannot be written.
     """
     predictions, truth = Path(args.predictions), Path(args.truth)
+    for each in (predictions, truth):
+        if each.is_file():  # before the folder for results, which would lie in it
+            raise UserError(f"{each} is a file; give the folder that holds the masks")
     if predictions.resolve() == truth.resolve():
         print(f"NOTE: {truth} is both PREDICTIONS and TRUTH, so every score is perfect\n")
     rules = args.convention or STANDARD

@@ -25,6 +25,7 @@ __all__ = [
     "COMPARISON_FILE",
     "DIFFERENCES_FILE",
     "Line",
+    "check_same_truth",
     "compare_results",
     "comparison_notes",
     "comparison_table",
@@ -104,6 +105,29 @@ def compare_results(a: Results, b: Results, *, draws: int, seed: int) -> tuple[l
         gaps = {name: pairs[name][0] - pairs[name][1] for name in a.classes}
         differences[metric] = {name: gap[~np.isnan(gap) & (name not in refused)] for name, gap in gaps.items()}
     return lines, differences
+
+
+def check_same_truth(a: Results, b: Results) -> None:
+    """Refuse results that were evaluated against different true masks, as far as the sizes of objects tell.
+
+    Raises:
+        UserError: If an object has another size for A than for B.
+    """
+    if a.voxels_truth is None or b.voxels_truth is None:
+        return
+    for name in a.classes:
+        sizes = [
+            dict(zip(each.cases, table[:, each.classes.index(name)], strict=True))
+            for each, table in ((a, a.voxels_truth), (b, b.voxels_truth))
+            if name in each.classes
+        ]
+        for case in sizes[0] if len(sizes) > 1 else ():
+            one, two = sizes[0][case], sizes[1].get(case, sizes[0][case])
+            if one != two and not np.isnan([one, two]).any():
+                raise UserError(
+                    f"the true mask of {case} has {one:.0f} voxels of {name} for A, {two:.0f} for B; "
+                    "evaluate both against the same true masks"
+                )
 
 
 def write_comparison(

@@ -112,6 +112,11 @@ def _what_the_means_say(results: Results, found: Outcomes) -> str:
         )
     if rules.needs_truth and not found.missed.any():
         return "NOTE: images without the object are left out of the means, so false positives there do not show:"
+    if not found.missed.any():
+        return (
+            "NOTE: the means of HD95 and ASSD leave out predictions where there is nothing to find;"
+            "\n--missed worst counts each with the image's diagonal:"
+        )
     return (
         "NOTE: the means of HD95 and ASSD leave missed objects out: a model that misses more can have the better ones;"
         "\n--missed worst counts each with the image's diagonal:"

@@ -207,6 +207,7 @@ def test_a_file_cut_short_is_refused_wherever_it_is_cut(tmp_path: Path, ending: 
         with pytest.raises(UserError) as caught:
             read_mask(path)
         assert str(caught.value).count(path.name) == 1
+        assert "No such file" not in str(caught.value)
         assert "\n" not in str(caught.value)
 
 

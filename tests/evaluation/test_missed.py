@@ -142,6 +142,27 @@ def test_the_printed_mean_says_which_it_is_and_gives_nnunets(pair: Path, capsys:
     assert abs(summary["mean_over_classes"]["dice"]["mean"] - nnunets["Dice"]) > 0.01
 
 
+def test_false_positives_alone_are_told_as_such(pair: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_cases(pair / "truth", {"n0": np.zeros(SHAPE, dtype=np.uint8)})
+    write_cases(pair / "all", {"n0": blob(SHAPE)})
+    typed("evaluate all truth -np 1 --draws 9")
+    shown = _shown(capsys)
+    assert "the means of HD95 and ASSD leave out predictions where there is nothing to find" in shown
+    assert "1: 1 prediction where there is none (n0)" in shown
+    assert "leave missed objects out" not in shown
+
+
+def test_results_against_different_truths_are_not_compared(pair: Path) -> None:
+    typed("evaluate all truth -np 1 --draws 9 --out a")
+    larger = blob(SHAPE)
+    larger[:, :2] = 1
+    write_cases(pair / "truth", {"c4": larger})
+    typed("evaluate half truth -np 1 --draws 9 --out b")
+    with pytest.raises(UserError, match=r"the true mask of c4 has \d+ voxels of 1 for A, \d+ for B"):
+        typed("compare a b --draws 9")
+    assert not (pair / "comparison").exists()
+
+
 def test_figures_say_what_they_leave_out(pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     titles: list[str] = []
     monkeypatch.setattr("matplotlib.axes.Axes.set_title", lambda axes, title, **_: titles.append(title))

@@ -62,6 +62,12 @@ def test_results_that_could_not_be_written_are_refused_before_all_is_measured(
     assert sorted(work.rglob("*")) == before
 
 
+def test_a_file_where_a_folder_of_masks_belongs_is_told_as_such(work: Path) -> None:
+    for line in ("evaluate good/case0.nii.gz truth", "evaluate good truth/case0.nii.gz"):
+        with pytest.raises(UserError, match=r"case0\.nii\.gz is a file; give the folder that holds the masks"):
+            typed(line)
+
+
 def test_masks_measured_against_themselves_are_noted(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert typed("evaluate truth ./good/../truth -np 1 --draws 5 --out own") == 0
     assert "good/../truth is both PREDICTIONS and TRUTH, so every score is perfect" in capsys.readouterr().out
