@@ -103,8 +103,14 @@ def _counts(results: Results, found: Outcomes, column: int) -> Iterator[str]:
 def _what_the_means_say(results: Results, found: Outcomes) -> str:
     rules = convention(results.convention)
     if results.missed == WORST:
-        said = "HD95 and ASSD of what was missed, and of what is not there, are the image's diagonal (--missed worst):"
-        return said if not rules.needs_truth else "HD95 and ASSD of what was missed are the image's diagonal:"
+        if rules.dice_without_truth == 1:
+            return (
+                "NOTE: HD95 and ASSD of what was missed, and of what is not there, are the image's diagonal "
+                "(--missed worst),\nbut the Dice of a prediction where there is none is 1 in this convention, the best "
+                "value there is:"
+            )
+        invented = "" if rules.needs_truth else ", and of what is not there,"
+        return f"HD95 and ASSD of what was missed{invented} are the image's diagonal (--missed worst):"
     if rules.hd95_undefined == 0:
         return (
             "NOTE: in this convention a missed object has HD95 0, a prediction where there is none HD95 0 and Dice 1, "
@@ -161,9 +167,11 @@ def why_not_comparable(a: Results, b: Results, cases: Sequence[str], metric: str
             for which, rows in only.items()
             if len(rows)
         ]
-        empty = a.voxels_truth is not None and not a.voxels_truth[rows_a, column][one ^ two].all()
-        advice = _MONAI_ADVICE if empty else _WORST_ADVICE
-        reasons[name] = f"{' and '.join(said)} would be left out; {advice}"
+        there = np.ones(len(cases)) if a.voxels_truth is None else a.voxels_truth[rows_a, column]
+        advice = [_MONAI_ADVICE] if (there[one ^ two] == 0).any() else []
+        if (there[one ^ two] > 0).any() and metric in ("hd95", "assd"):
+            advice.append(_WORST_ADVICE)
+        reasons[name] = f"{' and '.join(said)} would be left out; {', '.join(advice)}"
     return reasons
 
 

@@ -110,7 +110,11 @@ def test_monai_leaves_images_without_truth_out_and_says_so(pair: Path, capsys: p
     assert "images without the object are left out of the means, so false positives there do not show" in shown
     assert "1: 1 prediction where there is none (n0); 1 case with neither" in shown
     typed("compare all half --truth truth -np 1 --draws 9")
-    assert "--convention monai leaves images without the object out for both" in _shown(capsys)
+    shown = _shown(capsys)
+    assert (
+        "Dice, IoU, NSD of 1 not compared: 1 case of B alone (n0) would be left out; --convention monai leaves" in shown
+    )
+    assert "HD95, ASSD of 1 not compared: 3 cases of B alone (c3, c4, c5) would be left out; --missed worst" in shown
     typed("compare all half --truth truth -np 1 --draws 9 --convention monai --missed worst")
     assert all(row["difference"] for row in _comparison(pair).values())
 
