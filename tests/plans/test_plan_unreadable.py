@@ -93,7 +93,7 @@ def test_files_that_do_not_fit_together_are_told_by_their_case(
     code, shown = plan(capfd)
     assert code == 1
     assert len(shown) == 1
-    assert "doctor -d 801" in shown[0]
+    assert "labelsTr/case_1.nii.gz is 3 x 20 x 20" in shown[0]
 
 
 def test_a_dataset_without_any_foreground_is_told_so(volumes: Path, capfd: pytest.CaptureFixture[str]) -> None:
