@@ -148,7 +148,7 @@ def load_bundles(folders: Sequence[str | Path], device: str | torch.device = "cp
     """Read one bundle, or several as an ensemble.
 
     Thresholds and median risks are averaged. Time bins of folds come from different patients: where edges differ, the
-    risks are still averaged, but no edges are given.
+    risks are still averaged, but no edges are given. Event columns that differ in name or meaning are left out.
 
     Raises:
         UserError: As for `load_bundle`, or if the bundles do not answer the same question on the same features.
@@ -179,8 +179,14 @@ def load_bundles(folders: Sequence[str | Path], device: str | torch.device = "cp
         threshold=_mean([each.threshold for each in infos]),
         median_risk=_mean([each.median_risk for each in infos]),
     )
+    if any(_events_of(each) != _events_of(first) for each in infos):
+        info = dataclasses.replace(info, event_column=None, event_is_censoring=None, event_map=None)
     names = tuple(name for bundle in bundles for name in bundle.folders)
     return Bundle(info, tuple(bundle.model for bundle in bundles), bundles[0].device, names)
+
+
+def _events_of(info: BundleInfo) -> tuple[str | None, bool, dict[str, int] | None]:
+    return info.event_column, bool(info.event_is_censoring), info.event_map
 
 
 def _bundle_folder(folder: Path) -> Path:

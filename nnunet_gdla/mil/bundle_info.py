@@ -52,6 +52,7 @@ class BundleInfo:
         train_event: Their events.
         event_column: Column of the events in the training table (survival); of an older bundle None.
         event_is_censoring: What was said about that column: 1 means censored (True), or the event (False, None).
+        event_map: What its entries meant, in small letters, where the settings of the training said so.
         median_risk: Median risk of the training patients, where Kaplan-Meier curves are cut.
         c_index_ties: How its C-index counts pairs of equal times; "harrell" in bundles that do not say.
         training: Where it came from: epoch, selection, seeds, for the record.
@@ -81,6 +82,7 @@ class BundleInfo:
     c_index_ties: Ties = "harrell"
     event_column: str | None = None
     event_is_censoring: bool | None = None
+    event_map: dict[str, int] | None = None
     training: dict[str, Any] = field(default_factory=dict)
     version: str = __version__
     format: int = FORMAT
@@ -140,6 +142,8 @@ def _fits(value: object, hint: Any) -> bool:  # noqa: ANN401 - types have no typ
         return any(_fits(value, each) for each in inner)
     if origin is tuple:
         return isinstance(value, list) and all(_fits(each, inner[0]) for each in value)
+    if origin is dict and inner[1] is not Any:
+        return isinstance(value, dict) and all(_fits(each, inner[1]) for each in value.values())
     if hint in (int, float) and isinstance(value, bool):
         return False
     if hint is float:

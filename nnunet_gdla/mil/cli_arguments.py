@@ -66,7 +66,13 @@ def test(parser: argparse.ArgumentParser) -> None:
         help="column of patients, tcga or slide (default: patient_id if there, else slide)",
     )
     add("--label-map", metavar="OLD=NEW", nargs="+", default=[], help="new names of classes")
-    add("--event-map", metavar="ENTRY=0|1", nargs="+", default=[], help="what the entries of the event column mean")
+    add(
+        "--event-map",
+        metavar="ENTRY=0|1",
+        nargs="+",
+        default=[],
+        help="what the entries of the event column mean (default: as in the training, if the column is the same)",
+    )
     add(
         "--event-is-censoring",
         choices=("true", "false"),

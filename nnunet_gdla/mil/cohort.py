@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pandas as pd
 
@@ -100,9 +100,9 @@ def read_cohort(
     columns: Columns | None = None,
     patient: str | None = None,
     sample_types: Sequence[str] | None = None,
-    event_map: Mapping[str, int] | None = None,
+    event_map: Mapping[Any, int] | None = None,
     event_is_censoring: bool | None = None,
-    label_map: Mapping[str, str] | None = None,
+    label_map: Mapping[Any, str] | None = None,
     unit: Literal["slide", "patient"] = "slide",
     classes: Sequence[str] | None = None,
     allow_missing: bool = False,

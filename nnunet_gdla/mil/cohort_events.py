@@ -3,16 +3,16 @@
 import re
 import unicodedata
 from collections.abc import Collection, Mapping
-from typing import Final
+from typing import Any, Final
 
 import pandas as pd
 
 from nnunet_gdla.errors import UserError
-from nnunet_gdla.mil.cohort_targets import class_order, whole, with_lines
+from nnunet_gdla.mil.cohort_targets import class_order, entries, whole, with_lines
 from nnunet_gdla.mil.remarks import Remarks
 from nnunet_gdla.words import counted
 
-__all__ = ["many_events", "read_events", "says_censored"]
+__all__ = ["event_meaning", "many_events", "read_events", "says_censored"]
 
 TRUTH: Final = {"0": 0, "1": 1, "false": 0, "true": 1, "no": 0, "yes": 1}
 # A share of patients with an event from which on the column may well be the other way round.
@@ -23,7 +23,8 @@ JUDGED_FROM: Final = 5
 # registries code 1 = dead and others 1 = alive. Compared with the letters of the name alone, without accents.
 CENSORED: Final = re.compile(
     r"cens(?!us)|cnsr|zens|cenz|sensor|sensur|sansur|remission|vitst"
-    r"|alive|living|vital|lebend|lebens|levend|levande|vivant|(?<!sur)viv[ao]|free|frei|libre|liber[oa]|ltfu|lostto"
+    r"|alive|living|vital|lebt|lebend|lebens|levend|levande|vivant|(?<!sur)viv[ao]|free|frei|libre|liber[oa]|ltfu|lostto"
+    r"|withdr[ae]w|drop(?:ped)?out|(?<!obs)(?<!se)(?<!pro)cured|recovered|geheilt|gueri"
     r"|^(?:not?|non|without|ohne|nicht|keine?|sans|sin|senza)(?:event|dea|died|dece|relap|recur|progress|tod|ereig)"
 )
 # Clear in "survival_event", but not in "survival" or "survival_status".
@@ -65,7 +66,7 @@ def says_censored(name: str) -> bool:
 
 
 def read_events(
-    column: pd.Series, event_map: Mapping[str, int] | None, *, censoring: bool | None = None, remarks: Remarks
+    column: pd.Series, event_map: Mapping[Any, int] | None, *, censoring: bool | None = None, remarks: Remarks
 ) -> pd.Series:
     """Return 1 where the event was seen and 0 where the patient was censored.
 
@@ -79,7 +80,7 @@ def read_events(
         UserError: If entries are neither 0/1, true/false nor yes/no and `event_map` does not say what they mean, or
             the column's name says censored or alive and nobody says what its 1 means.
     """
-    wanted = TRUTH if event_map is None else _checked(event_map)
+    wanted = event_meaning(event_map, censoring)
     values = column.map(whole).str.lower()
     unknown = sorted({cell for cell, value in zip(column, values, strict=True) if value not in wanted})
     if unknown:
@@ -99,9 +100,19 @@ def read_events(
             "event_is_censoring (test: --event-is-censoring) to true if it does, to false if 1 is the event"
         )
     if censoring:
-        events = 1 - events
         remarks.notes.append(f"column {column.name}: 1 means censored (event_is_censoring), so 0 is read as the event")
     return events
+
+
+def event_meaning(event_map: Mapping[Any, int] | None, censoring: bool | None) -> dict[str, int]:
+    """Return 1 (event) or 0 (censored) for each entry, in small letters, that an event column may hold.
+
+    Raises:
+        UserError: If `event_map` gives something else than 0 or 1, or calls an entry such as Alive an event.
+    """
+    if event_map is not None:
+        return _checked(event_map)
+    return {entry: 1 - value if censoring else value for entry, value in TRUTH.items()}
 
 
 def many_events(events: Collection[int], name: str, censoring: bool | None) -> str | None:
@@ -117,8 +128,8 @@ def many_events(events: Collection[int], name: str, censoring: bool | None) -> s
     )
 
 
-def _checked(event_map: Mapping[str, int]) -> dict[str, int]:
-    wanted = {whole(str(name)).lower(): int(value) for name, value in event_map.items()}
+def _checked(event_map: Mapping[Any, int]) -> dict[str, int]:
+    wanted = {name.lower(): int(value) for name, value in entries(event_map).items()}
     strange = sorted({value for value in wanted.values() if value not in (0, 1)})
     if strange:
         raise UserError(f"event_map must give 0 (censored) or 1 (event), not {', '.join(map(str, strange))}")

@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import pandas as pd
 
@@ -108,7 +108,7 @@ def add_place(slides: pd.DataFrame, raw: pd.DataFrame, chosen: Mapping[str, str 
 
 
 def with_labels(
-    slides: pd.DataFrame, column: pd.Series, label_map: Mapping[str, str] | None, remarks: Remarks
+    slides: pd.DataFrame, column: pd.Series, label_map: Mapping[Any, str] | None, remarks: Remarks
 ) -> pd.DataFrame:
     """Add the column label; slides without one are left out."""
     column = column[slides.index]
@@ -121,7 +121,7 @@ def with_survival(
     slides: pd.DataFrame,
     time: pd.Series,
     event: pd.Series,
-    event_map: Mapping[str, int] | None,
+    event_map: Mapping[Any, int] | None,
     remarks: Remarks,
     *,
     censoring: bool | None = None,

@@ -3,17 +3,20 @@
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import pandas as pd
 
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.mil.table_file import listed
 
+T = TypeVar("T")
+
 __all__ = [
     "MISSING",
     "class_order",
     "constant_in_patients",
+    "entries",
     "missing",
     "read_labels",
     "read_times",
@@ -23,6 +26,8 @@ __all__ = [
 
 # Cells that mean "not known", in any case of letters. "None" is not among them: it can be a class.
 MISSING: Final = frozenset({"", "nan", "na", "n/a", "<na>", "#n/a", "null"})
+# What YAML reads as a truth value, in small letters, capitalised or in capitals.
+YAML_WORDS: Final = {True: ("true", "yes", "on"), False: ("false", "no", "off")}
 INTEGER: Final = re.compile(r"[+-]?\d+(\.0*)?")
 NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 DECIMAL_COMMA: Final = re.compile(r"[+-]?\d+,\d+")
@@ -34,14 +39,14 @@ def missing(column: pd.Series) -> "pd.Series[bool]":
     return column.str.lower().isin(MISSING)
 
 
-def read_labels(column: pd.Series, label_map: Mapping[str, str] | None, notes: list[str]) -> pd.Series:
+def read_labels(column: pd.Series, label_map: Mapping[Any, str] | None, notes: list[str]) -> pd.Series:
     """Return class names as text: mapped, and whole numbers as such (`1.0` is `1`).
 
     Raises:
         UserError: If a label is not in the map, or labels differ only in capitals or blanks.
     """
     if label_map is not None:
-        wanted = {whole(str(name)): str(to) for name, to in label_map.items()}
+        wanted = {name: str(to) for name, to in entries(label_map).items()}
         values = column.map(whole)
         unknown = sorted(set(values) - set(wanted))
         if unknown:
@@ -117,3 +122,12 @@ def _all_match(pattern: re.Pattern[str], column: pd.Series) -> bool:
 def whole(cell: str) -> str:
     """Return a whole number without its decimals: `1.0` is `1`."""
     return cell.split(".")[0] if INTEGER.fullmatch(cell) and "." in cell else cell
+
+
+def entries(names: Mapping[Any, T]) -> dict[str, T]:
+    """Return a map with its keys as text; one that YAML made a truth value stands for all that it may have been."""
+    found: dict[str, T] = {}
+    for name, value in names.items():
+        words = YAML_WORDS[name] if isinstance(name, bool) else ()
+        found |= {spelt: value for word in words for spelt in (word, word.capitalize(), word.upper())}
+    return found | {whole(str(name)): value for name, value in names.items() if not isinstance(name, bool)}

@@ -15,6 +15,7 @@ from nnunet_gdla.mil.bundle import resolved_arguments
 from nnunet_gdla.mil.bundle_info import BundleInfo
 from nnunet_gdla.mil.check import check_cohort
 from nnunet_gdla.mil.cohort import Cohort, Columns, read_cohort
+from nnunet_gdla.mil.cohort_events import event_meaning
 from nnunet_gdla.mil.config_ranges import out_of_range
 from nnunet_gdla.mil.config_schema import Config, DataConfig, Found, ModelConfig
 from nnunet_gdla.mil.gate_reach import reach_lines
@@ -194,7 +195,9 @@ def learned_from_data(config: Config, cohort: Cohort, train: pd.DataFrame, in_di
     patients = train.groupby("patient_id").first()
     time, event = patients["time"].tolist(), patients["event"].astype(int).tolist()
     edges = time_bin_edges(time, event, config.train.num_bins)
-    info = replace(info, event_column=config.data.event, event_is_censoring=config.data.event_is_censoring)
+    data = config.data
+    event_map = None if data.event_map is None else event_meaning(data.event_map, None)
+    info = replace(info, event_column=data.event, event_is_censoring=data.event_is_censoring, event_map=event_map)
     return replace(info, bin_edges=tuple(edges.tolist()), train_time=tuple(time), train_event=tuple(event))
 
 

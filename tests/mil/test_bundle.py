@@ -227,3 +227,13 @@ def test_bundles_that_answer_other_questions_are_no_ensemble(
     made(tmp_path / "two", **changes)
     with pytest.raises(UserError, match=f"are no ensemble: {message}"):
         load_bundles([tmp_path / "one", tmp_path / "two"])
+
+
+def test_an_ensemble_does_not_take_the_meaning_of_events_from_its_first_member(tmp_path: Path) -> None:
+    same = {"task": "survival", "classes": (), "num_outputs": 2, "threshold": None, "bin_edges": (1.0,)}
+    made(tmp_path / "one", event_column="event", event_map={"0": 1, "1": 0}, **same)
+    made(tmp_path / "two", event_column="event", **same)
+    alike = load_bundles([tmp_path / "one"] * 2).info
+    assert (alike.event_column, alike.event_map) == ("event", {"0": 1, "1": 0})
+    different = load_bundles([tmp_path / "one", tmp_path / "two"]).info
+    assert (different.event_column, different.event_map) == (None, None)

@@ -1,17 +1,25 @@
 """Event columns: which value is the event, and columns that may mean the opposite."""
 
+import dataclasses
+import json
 from argparse import Namespace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pandas as pd
 import pytest
+import yaml
 
 from nnunet_gdla.errors import UserError
-from nnunet_gdla.mil.bundle_info import BundleInfo
+from nnunet_gdla.mil import cli
+from nnunet_gdla.mil.bundle import save_bundle
+from nnunet_gdla.mil.bundle_info import BundleInfo, info_from_dict
 from nnunet_gdla.mil.cohort import Cohort, Columns, read_cohort
 from nnunet_gdla.mil.cohort_events import many_events, read_events, says_censored
-from nnunet_gdla.mil.commands.test import _event_is_censoring
+from nnunet_gdla.mil.cohort_targets import read_labels
+from nnunet_gdla.mil.commands.test import _event_reading
+from nnunet_gdla.mil.models import build_model
 from nnunet_gdla.mil.prepare import learned_from_data, load_cohort, prepare
 from nnunet_gdla.mil.remarks import Remarks
 from tests.mil.cohort_files import write_slides, write_table
@@ -24,11 +32,23 @@ CENSORED = [
     *("vital_status", "VitalStatus", "dead_or_alive", "Vitalstatus", "Überlebt", "vivant", "vivo", "生存状态"),
     *("CNSR", "surv_status", "vitstat", "in_remission", "NED"),
     *("event_free", "survival_status", "relapse-free", "no_event", "not_dead", "lost_to_followup"),
+    *(
+        "withdrawn",
+        "Withdrew",
+        "dropout",
+        "dropped_out",
+        "drop-out",
+        "cured",
+        "is_cured",
+        "recovered",
+        "lebt",
+        "geheilt",
+    ),
 ]
 EVENTS = [
     *("event", "Event", "status", "OS", "os_event", "OS_STATUS", "DFS", "death", "dead", "Deceased", "died", "delta"),
     *("uncensored", "is_uncensored", "not_censored", "survival_event", "overall_survival_event", "relapse"),
-    *("progression", "event_at_last_followup", "cause_of_death"),
+    *("progression", "event_at_last_followup", "cause_of_death", "obscured"),
 ]
 
 
@@ -130,15 +150,89 @@ def test_m11_settings_reverse_and_the_bundle_says_so(tmp_path: Path) -> None:
         prepare(config)
 
 
+def args_of(column: str, said: str | None = None, event_map: list[str] | None = None, models: int = 1) -> Namespace:
+    model = [f"run{number}" for number in range(models)]
+    return Namespace(event_column=column, event_is_censoring=said, event_map=event_map or [], model=model)
+
+
+def info_of(column: str | None, censoring: bool | None = None, event_map: dict[str, int] | None = None) -> BundleInfo:
+    more: dict[str, Any] = {"event_column": column, "event_is_censoring": censoring, "event_map": event_map}
+    return BundleInfo("survival", "abmil", {}, 8, 4, **more)
+
+
 def test_m11_a_test_takes_over_what_was_said_about_the_same_column() -> None:
-    info = BundleInfo("survival", "abmil", {}, 8, 4, event_column="censored", event_is_censoring=True)
-
-    def asked(name: str, said: str | None = None, event_map: list[str] | None = None) -> bool | None:
-        args = Namespace(event_column=name, event_is_censoring=said, event_map=event_map or [])
-        return _event_is_censoring(args, info)
-
-    assert asked("censored") is True
-    assert asked("event", "false") is False
-    assert asked("censored", event_map=["0=1", "1=0"]) is None
+    infos = [info_of("censored", True)]
+    assert _event_reading(args_of("censored"), infos) == (None, True)
+    assert _event_reading(args_of("event", "false"), infos) == (None, False)
+    assert _event_reading(args_of("censored", event_map=["0=1", "1=0"]), infos) == ({"0": 1, "1": 0}, None)
     with pytest.raises(UserError, match="say by --event-is-censoring"):
-        asked("event")
+        _event_reading(args_of("event"), infos)
+
+
+def test_a_test_reads_events_by_the_map_of_the_training() -> None:
+    infos = [info_of("event", event_map={"0": 1, "1": 0})]
+    assert _event_reading(args_of("event"), infos) == ({"0": 1, "1": 0}, None)
+    assert _event_reading(args_of("event", "false"), infos) == (None, False)
+    assert _event_reading(args_of("event", event_map=["0=0", "1=1"]), infos) == ({"0": 0, "1": 1}, None)
+    with pytest.raises(
+        UserError, match=r"column event by an event_map \(0=1, 1=0\); say by --event-map .* column dead"
+    ):
+        _event_reading(args_of("dead"), infos)
+
+
+def test_the_bundle_keeps_the_event_map_and_older_ones_load_without(tmp_path: Path) -> None:
+    make_cohort(tmp_path, "survival")
+    truth = pd.read_csv(tmp_path / "cohort.csv").event
+    config = small_config(tmp_path, "survival")
+    config.data.event_map = cast(dict[str, int], {0: 1, 1: 0})  # as YAML reads it
+    cohort = load_cohort(config.data)
+    assert cohort.table.event.tolist() == (1 - truth).tolist()
+    info = learned_from_data(config, cohort, cohort.table, 16)
+    tree = json.loads(json.dumps(dataclasses.asdict(info)))
+    assert info_from_dict(tree).event_map == info.event_map == {"0": 1, "1": 0}
+    with pytest.raises(ValueError, match="event_map cannot be"):
+        info_from_dict(tree | {"event_map": {"0": "dead"}})
+    del tree["event_map"]
+    assert info_from_dict(tree).event_map is None
+
+
+def test_a_test_says_that_it_reads_events_as_in_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("nnunet_gdla.mil.commands.test.write_figures", lambda folder: [])
+    make_cohort(tmp_path, "survival", slides=8)
+    info = replace(info_of("event", event_map={"0": 1, "1": 0}), in_dim=16, bin_edges=(5.0, 10.0, 41.0))
+    save_bundle(tmp_path / "bundle", build_model("abmil", 16, 4), info)
+    command = ["test", "--model", str(tmp_path / "bundle"), "--cohort", str(tmp_path / "cohort.csv")]
+    command += ["--out", str(tmp_path / "out"), "--workers", "0", "--bootstrap", "2", "--device", "cpu"]
+    assert cli.main(command) == 0
+    assert "PASS column event: events are read as in the training (0=1, 1=0)" in capsys.readouterr().out
+    written = pd.read_csv(tmp_path / "out" / "predictions_test.csv").set_index("slide_id").event
+    table = pd.read_csv(tmp_path / "cohort.csv").set_index("slide_id").event
+    assert written.to_dict() == (1 - table).to_dict()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [info_of("event", True), info_of("event", event_map={"0": 1, "1": 0}), info_of("event", event_map={"dead": 1})],
+)
+def test_models_that_read_events_differently_are_refused_until_it_is_said(other: BundleInfo) -> None:
+    for infos in ([info_of("event"), other], [other, info_of("event", False)]):
+        with pytest.raises(UserError, match=r"do not read column event alike .*--event-is-censoring .*--event-map"):
+            _event_reading(args_of("event", models=2), infos)
+        assert _event_reading(args_of("event", "true", models=2), infos) == (None, True)
+        assert _event_reading(args_of("event", event_map=["0=1", "1=0"]), infos) == ({"0": 1, "1": 0}, None)
+
+
+def test_models_that_read_events_alike_need_nothing_said() -> None:
+    assert _event_reading(args_of("event", models=2), [info_of("event"), info_of("event", False)]) == (None, False)
+    assert _event_reading(args_of("event", models=2), [info_of(None), info_of("event")]) == (None, None)
+
+
+@pytest.mark.parametrize("cells", [("no", "yes"), ("NO", "Yes"), ("False", "TRUE"), ("off", "on")])
+def test_keys_that_yaml_makes_truth_values_are_understood(cells: tuple[str, str]) -> None:
+    events = read_events(column("event", *cells), yaml.safe_load("{yes: 1, no: 0}"), remarks=Remarks())
+    assert events.tolist() == [0, 1]
+    events = read_events(column("event", *cells), yaml.safe_load("{true: 0, false: 1}"), remarks=Remarks())
+    assert events.tolist() == [1, 0]
+    assert read_labels(column("label", *cells), yaml.safe_load("{yes: b, no: a}"), []).tolist() == ["a", "b"]
