@@ -13,6 +13,7 @@ from nnunet_gdla.evaluation.comparison import (
     write_comparison,
 )
 from nnunet_gdla.evaluation.conventions import CONVENTIONS, MISSED
+from nnunet_gdla.evaluation.masks import is_mask_file
 from nnunet_gdla.evaluation.missed import side_by_side
 from nnunet_gdla.evaluation.output import default_folder, refuse_occupied
 from nnunet_gdla.evaluation.results import METRICS_FILE, Results, read_results
@@ -63,4 +64,17 @@ def _results(args: argparse.Namespace, folder: Path) -> Results:
             f"{folder} holds no {METRICS_FILE}; run nnunet-gdla evaluate on it first, or give the true masks "
             "with --truth"
         )
+    _note_newer_masks(found)
     return read_results(found)
+
+
+def _note_newer_masks(results: Path) -> None:
+    """Say where masks were written after their results, which then are those of other masks."""
+    written = (results / METRICS_FILE).stat().st_mtime
+    beside = results.parent.glob("*") if results.name in _FOLDERS else ()
+    newer = sorted(path.name for path in beside if is_mask_file(path) and path.stat().st_mtime > written)
+    if newer:
+        print(
+            f"NOTE: {counted(len(newer), 'mask')} in {results.parent} (such as {newer[0]}) newer than the results "
+            f"in {results.name}; evaluate again, or compare with --truth"
+        )

@@ -83,6 +83,8 @@ def evaluate_case(job: CaseJob) -> CaseScores:
     """
     prediction, truth = read_mask(job.prediction), read_mask(job.truth)
     remark = check_same_grid(prediction, truth)
+    if remark is None and prediction.spacing and not truth.spacing:
+        remark = f"{job.name}: the true mask says no voxel size, so that of the prediction is taken"
     found = [_values(mask, job.scheme) for mask in (prediction, truth)]
     classes = job.scheme.classes if job.scheme else classes_of_values({*found[0], *found[1]})
     spacing = truth.spacing or prediction.spacing

@@ -48,6 +48,11 @@ class Mask:
     path: Path
 
 
+def is_mask_file(path: Path) -> bool:
+    """Whether a path is a visible file with one of nnU-Net's endings."""
+    return path.name.lower().endswith(ENDINGS) and not path.name.startswith(".") and path.is_file()
+
+
 def list_masks(folder: Path) -> dict[str, Path]:
     """Return the masks of a folder by case name, which is the file's name without its ending.
 
@@ -58,9 +63,9 @@ def list_masks(folder: Path) -> dict[str, Path]:
         raise UserError(f"{folder} is not a folder; give the folder that holds the masks")
     found: dict[str, Path] = {}
     for path in sorted(folder.iterdir()):
-        ending = next((ending for ending in ENDINGS if path.name.lower().endswith(ending)), None)
-        if ending is None or path.name.startswith(".") or not path.is_file():
+        if not is_mask_file(path):
             continue
+        ending = next(ending for ending in ENDINGS if path.name.lower().endswith(ending))
         name = path.name[: -len(ending)]
         if name in found:
             raise UserError(f"{folder} holds {found[name].name} and {path.name}, two masks of one case; remove one")

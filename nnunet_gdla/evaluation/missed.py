@@ -7,14 +7,14 @@ Shape legend (this file): N cases, C classes.
 """
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from jaxtyping import Bool
 
-from nnunet_gdla.evaluation.conventions import WORST, convention
+from nnunet_gdla.evaluation.conventions import WORST, Convention, convention
 from nnunet_gdla.evaluation.results import Results
 from nnunet_gdla.words import counted
 
@@ -31,6 +31,7 @@ __all__ = [
 
 _SHOWN = 5
 _WIDTH = 120
+FALSE_DO_NOT_SHOW = "NOTE: images without the object are left out of the means, so false positives there do not show:"
 _WORST_ADVICE = "--missed worst counts a missed object with the image's diagonal"
 _MONAI_ADVICE = "--convention monai leaves images without the object out for both"
 
@@ -74,57 +75,61 @@ def outcomes_as_json(results: Results) -> dict[str, Any]:
 
 
 def missed_notes(results: Results) -> str:
-    """Return, for below the table, which objects were missed and what the means make of them; nothing if none was.
+    """Return, for below the table, what was missed or invented and what the means make of it; nothing if nothing was.
 
     With its blank line in front.
     """
-    found = outcomes(results)
-    if found is None or not (found.missed.any() or found.false.any()):
+    found, rules = outcomes(results), convention(results.convention, results.missed)
+    if found is None:
         return ""
-    lines = [_what_the_means_say(results, found)]
-    for column, name in enumerate(results.classes):
-        parts = list(_counts(results, found, column))
-        if parts:
-            lines.append(wrapped(f"  {name}: {'; '.join(parts)}"))
-    return "\n\n" + "\n".join(lines)
+    lines: list[str] = []
+    if found.missed.any():
+        lines.append(_of_missed(rules))
+        for column, name in enumerate(results.classes):
+            missed, there = found.missed[:, column], results.voxels_truth[:, column] > 0  # type: ignore[index]
+            if missed.any():
+                of = f"{int(missed.sum())} of {counted(int(there.sum()), 'object')}"
+                lines.append(wrapped(f"  {name}: {of} missed ({_some(_cases(results, missed))})"))
+    if found.false.any():
+        lines.append(_of_false(rules))
+        for column, name in enumerate(results.classes):
+            false, neither = found.false[:, column], found.neither[:, column]
+            if false.any():
+                said = (
+                    f"{counted(int(false.sum()), 'prediction')} where there is none ({_some(_cases(results, false))})"
+                )
+                also = f"; {counted(int(neither.sum()), 'case')} with neither" if neither.any() else ""
+                lines.append(wrapped(f"  {name}: {said}{also}"))
+    return "\n\n" + "\n".join(lines) if lines else ""
 
 
-def _counts(results: Results, found: Outcomes, column: int) -> Iterator[str]:
-    missed, false, neither = (each[:, column] for each in (found.missed, found.false, found.neither))
-    there = len(missed) - int(false.sum() + neither.sum())
-    if missed.any():
-        yield f"{int(missed.sum())} of {counted(there, 'object')} missed ({_some(_cases(results, missed))})"
-    if false.any():
-        yield f"{counted(int(false.sum()), 'prediction')} where there is none ({_some(_cases(results, false))})"
-    if neither.any() and (missed.any() or false.any()):
-        yield f"{counted(int(neither.sum()), 'case')} with neither"
-
-
-def _what_the_means_say(results: Results, found: Outcomes) -> str:
-    rules = convention(results.convention)
-    if results.missed == WORST:
-        if rules.dice_without_truth == 1:
-            return (
-                "NOTE: HD95 and ASSD of what was missed, and of what is not there, are the image's diagonal "
-                "(--missed worst),\nbut the Dice of a prediction where there is none is 1 in this convention, the best "
-                "value there is:"
-            )
-        invented = "" if rules.needs_truth else ", and of what is not there,"
-        return f"HD95 and ASSD of what was missed{invented} are the image's diagonal (--missed worst):"
+def _of_missed(rules: Convention) -> str:
+    if rules.missed == WORST:
+        return "HD95 and ASSD of missed objects are the image's diagonal (--missed worst):"
     if rules.hd95_undefined == 0:
         return (
-            "NOTE: in this convention a missed object has HD95 0, a prediction where there is none HD95 0 and Dice 1, "
-            "the best\nvalues there are: a model that misses more can have the better means. ASSD leaves both out:"
-        )
-    if rules.needs_truth and not found.missed.any():
-        return "NOTE: images without the object are left out of the means, so false positives there do not show:"
-    if not found.missed.any():
-        return (
-            "NOTE: the means of HD95 and ASSD leave out predictions where there is nothing to find;"
-            "\n--missed worst counts each with the image's diagonal:"
+            "NOTE: a missed object has HD95 0 in this convention, the best value there is, and ASSD leaves it out:"
+            "\na model that misses more can have the better means:"
         )
     return (
         "NOTE: the means of HD95 and ASSD leave missed objects out: a model that misses more can have the better ones;"
+        "\n--missed worst counts each with the image's diagonal:"
+    )
+
+
+def _of_false(rules: Convention) -> str:
+    if rules.needs_truth:
+        return FALSE_DO_NOT_SHOW
+    if rules.dice_without_truth == 1:
+        hd95 = "" if rules.missed == WORST else " and HD95 0"
+        return (
+            f"NOTE: a prediction where there is nothing to find has Dice 1{hd95} in this convention, the best there is:"
+            "\na model that invents more can have the better means:"
+        )
+    if rules.missed == WORST:
+        return "HD95 and ASSD of predictions where there is nothing to find are the image's diagonal (--missed worst):"
+    return (
+        "NOTE: the means of HD95 and ASSD leave out predictions where there is nothing to find;"
         "\n--missed worst counts each with the image's diagonal:"
     )
 
@@ -194,7 +199,11 @@ def side_by_side(a: Results, b: Results) -> str:
                 )
         if any(count for count, _ in said):
             lines.append(wrapped(f"  {name}: " + "; ".join(text for _, text in said)))
-    return "\n\nobjects (a class of a case):\n" + "\n".join(lines) if lines else ""
+    if not lines:
+        return ""
+    rules = convention(a.convention, a.missed)
+    hidden = rules.needs_truth and any(found is not None and found.false.any() for found in both)
+    return "\n\nobjects (a class of a case):\n" + "\n".join(lines) + (f"\n{FALSE_DO_NOT_SHOW[:-1]}" if hidden else "")
 
 
 def wrapped(note: str) -> str:

@@ -142,10 +142,14 @@ def _found_classes(scores: Sequence[CaseScores]) -> list[str]:
 
 
 def _in_no_truth(names: Sequence[str], rows: Sequence[Sequence[ClassScores]]) -> Iterator[str]:
-    absent = [name for place, name in enumerate(names) if not any(row[place].counts.truth for row in rows)]
-    if absent:
-        names_shown = ", ".join(absent[:_SHOWN]) + (", ..." if len(absent) > _SHOWN else "")
-        yield f"in no true mask, yet in the means where a score is defined: {names_shown}"
+    absent = [place for place in range(len(names)) if not any(row[place].counts.truth for row in rows)]
+    for predicted, said in (
+        (True, "in no true mask, yet in the means where a score is defined"),
+        (False, "in no mask, so nnU-Net's foreground_mean is undefined"),
+    ):
+        found = [names[place] for place in absent if any(row[place].counts.prediction for row in rows) == predicted]
+        if found:
+            yield f"{said}: {', '.join(found[:_SHOWN])}{', ...' if len(found) > _SHOWN else ''}"
 
 
 def _mixed_units(scores: Sequence[CaseScores], unit: str) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from nnunet_gdla.evaluation.conventions import CONVENTIONS, MISSED
 from nnunet_gdla.evaluation.results import foreground_mean, read_results
 from nnunet_gdla.evaluation.run import evaluate_folders
 from tests.evaluation.command_line import typed
-from tests.evaluation.mask_files import SPACING, blob, write_cases
+from tests.evaluation.mask_files import SPACING, blob, write_cases, write_mask, write_scheme
 
 SHAPE = (4, 24, 28)
 DIAGONAL = float(np.linalg.norm(np.multiply(SHAPE, SPACING)))
@@ -87,7 +88,7 @@ def test_saved_results_are_compared_in_the_same_way(pair: Path) -> None:
 def test_published_rules_that_reward_a_miss_are_told(pair: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """HD95 0 of a missed object is the best there is."""
     typed("evaluate half truth -np 1 --draws 9 --convention transunet")
-    assert "in this convention a missed object has HD95 0" in _shown(capsys)
+    assert "a missed object has HD95 0 in this convention, the best value there is" in _shown(capsys)
     typed("compare all half --truth truth -np 1 --draws 9 --convention transunet")
     assert _comparison(pair)["hd95", "1"]["better"] == _comparison(pair)["hd95", "1"]["difference"] == ""
 
@@ -115,7 +116,13 @@ def test_monai_leaves_images_without_truth_out_and_says_so(pair: Path, capsys: p
         "Dice, IoU, NSD of 1 not compared: 1 case of B alone (n0) would be left out; --convention monai leaves" in shown
     )
     assert "HD95, ASSD of 1 not compared: 3 cases of B alone (c3, c4, c5) would be left out; --missed worst" in shown
+    for missed in MISSED:  # also where something was missed, and where distances count
+        typed(f"evaluate all truth -np 1 --draws 9 --convention monai --missed {missed}")
+        assert "false positives there do not show" in _shown(capsys)
+    typed("evaluate all truth -np 1 --draws 9 --convention transunet --missed worst")
+    assert "a prediction where there is nothing to find has Dice 1 in this convention" in _shown(capsys)
     typed("compare all half --truth truth -np 1 --draws 9 --convention monai --missed worst")
+    assert "so false positives there do not show" in _shown(capsys)
     assert all(row["difference"] for row in _comparison(pair).values())
 
 
@@ -165,6 +172,29 @@ def test_results_against_different_truths_are_not_compared(pair: Path) -> None:
     with pytest.raises(UserError, match=r"the true mask of c4 has \d+ voxels of 1 for A, \d+ for B"):
         typed("compare a b --draws 9")
     assert not (pair / "comparison").exists()
+
+
+def test_results_older_than_the_masks_are_noted(pair: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("all", "half"):
+        typed(f"evaluate {name} truth -np 1 --draws 9")
+    typed("compare all half --draws 9")
+    assert "NOTE" not in _shown(capsys).replace("NOTE: the means", "")
+    later = (pair / "half" / "evaluation" / "metrics.csv").stat().st_mtime + 5
+    os.utime(pair / "half" / "c3.nii.gz", (later, later))
+    typed("compare all half --draws 9")
+    assert "NOTE: 1 mask in half (such as c3.nii.gz) newer than the results in evaluation" in _shown(capsys)
+
+
+def test_what_is_nowhere_and_voxel_sizes_of_predictions_are_told(
+    pair: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_scheme(pair / "three.json", {"background": 0, "one": 1, "ghost": 2})
+    typed("evaluate half truth -np 1 --draws 9 --dataset-json three.json")
+    assert "in no mask, so nnU-Net's foreground_mean is undefined: ghost" in _shown(capsys)
+    write_mask(pair / "flat_truth" / "c.png", blob((24, 28)))
+    write_mask(pair / "flat" / "c.nii.gz", blob((1, 24, 28)))
+    typed("evaluate flat flat_truth -np 1 --draws 9")
+    assert "c: the true mask says no voxel size, so that of the prediction is taken" in _shown(capsys)
 
 
 def test_figures_say_what_they_leave_out(pair: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,9 +78,13 @@ def test_what_is_never_defined_has_neither_mean_nor_interval(work: Path) -> None
 def test_a_class_that_no_truth_holds_is_told(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_scheme(work / "truth" / "dataset.json", {"background": 0, "one": 1, "two": 2, "three": 3})
     assert typed("evaluate good truth -np 1 --draws 9") == 0
-    remark = "in no true mask, yet in the means where a score is defined: three"
+    remark = "in no mask, so nnU-Net's foreground_mean is undefined: three"
     assert remark in capsys.readouterr().out
     assert any(each.startswith(remark) for each in summary(work / "good")["remarks"])
+    scheme = write_scheme(work / "other.json", {"background": 0, "one": [1, 2], "two": 2, "three": 3})
+    write_cases(work / "good", {"case0": np.full((4, 12, 14), 3, dtype=np.uint8)})
+    assert typed(f"evaluate good truth -np 1 --draws 9 --dataset-json {scheme}") == 0
+    assert "in no true mask, yet in the means where a score is defined: three" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
