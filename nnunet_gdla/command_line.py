@@ -10,12 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from nnunet_gdla import __version__
-from nnunet_gdla.errors import TrainingStopped, UserError, WriteError
+from nnunet_gdla.errors import Terminated, TrainingStopped, UserError, WriteError
 from nnunet_gdla.write_errors import no_room_error
 
 __all__ = ["Command", "make_parser", "run_command"]
 
 STOPPED = 130  # what a shell reports of a program that Ctrl-C ended ...
+TERMINATED = 143  # ... of one that SIGTERM ended ...
 CLOSED_PIPE = 141  # ... and of one that wrote where nobody reads
 
 
@@ -73,7 +74,7 @@ def run_command(
         run: Runs the subcommand that the arguments name.
 
     Returns:
-        0 good, 1 something to correct, 2 wrong usage, 130 Ctrl-C, 141 nobody reads the output any longer.
+        0 good, 1 something to correct, 2 wrong usage, 130 Ctrl-C, 143 SIGTERM, 141 nobody reads the output any longer.
     """
     name = parser.prog
     try:
@@ -87,7 +88,8 @@ def run_command(
             raise
         return _without_output(lost, name)
     except KeyboardInterrupt as error:
-        return _end(STOPPED, f"\n{name}: {'; '.join(['stopped', *map(str, error.args)])}")
+        code = TERMINATED if isinstance(error, Terminated) else STOPPED
+        return _end(code, f"\n{name}: {'; '.join(['stopped', *map(str, error.args)])}")
     except (UserError, TrainingStopped) as error:
         # A full disk can be that of the output, which is written in the middle of everything.
         lost = _lost_output() if isinstance(error, WriteError) else None

@@ -3,7 +3,7 @@
 import sys
 from types import TracebackType
 
-__all__ = ["TrainingStopped", "UserError", "WriteError", "install_excepthook"]
+__all__ = ["Terminated", "TrainingStopped", "UserError", "WriteError", "install_excepthook"]
 
 
 class UserError(ValueError):
@@ -33,6 +33,10 @@ class WriteError(UserError):
         """The same with another way to go on."""
         what, remedy, _ = self.args
         return WriteError(what, remedy, again)
+
+
+class Terminated(KeyboardInterrupt):
+    """Another program ended this one (SIGTERM); what holds for Ctrl-C holds for it, but for the exit code."""
 
 
 class TrainingStopped(RuntimeError):  # noqa: N818 - not everything that stops a run is an error

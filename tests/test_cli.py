@@ -13,7 +13,7 @@ import pytest
 
 from nnunet_gdla import __version__, cli
 from nnunet_gdla._register import shim_folder
-from nnunet_gdla.errors import TrainingStopped, UserError
+from nnunet_gdla.errors import Terminated, TrainingStopped, UserError
 
 
 def run_command(monkeypatch: pytest.MonkeyPatch, run: Callable[[argparse.Namespace], int], *argv: str) -> int:
@@ -58,6 +58,11 @@ def test_a_users_mistake_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: py
 
 def test_ctrl_c_is_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(monkeypatch, raising(KeyboardInterrupt())) == 130
+    assert "stopped" in capsys.readouterr().err
+
+
+def test_sigterm_is_143(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(monkeypatch, raising(Terminated())) == 143
     assert "stopped" in capsys.readouterr().err
 
 

@@ -15,7 +15,7 @@ from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedExc
 from torch.utils.data import DataLoader
 
 from nnunet_gdla import errors
-from nnunet_gdla.errors import TrainingStopped, UserError
+from nnunet_gdla.errors import Terminated, TrainingStopped, UserError
 from nnunet_gdla.files import made_folder, together
 from nnunet_gdla.mil.config import load_config, save_config
 from nnunet_gdla.mil.config_schema import Config
@@ -71,7 +71,7 @@ def fit(
     Raises:
         UserError: If the folder is taken, or the data or settings do not work.
         TrainingStopped: If the loss is no longer finite.
-        KeyboardInterrupt: Ctrl-C; what was finished stays.
+        KeyboardInterrupt: Ctrl-C (or SIGTERM: `Terminated`, a kind of it); what was finished stays.
     """
     if resume and is_finished(run):
         say((run / _SUMMARY).read_text(encoding="utf-8").rstrip())
@@ -189,14 +189,22 @@ def _trained(
         if watch.interrupted:
             signal.signal(signal.SIGINT, on_ctrl_c)
             raise KeyboardInterrupt from None
+        _refuse_terminated(trainer)
         raise
     except (ProcessExitedException, ProcessRaisedException) as error:
         # A process hands its traceback over as text; of ours the sentence alone is wanted.
         _, ours, sentence = str(error).rpartition(f"{errors.__name__}.")
         told = sentence.partition(": ")[2].strip() if ours else error
         raise TrainingStopped(f"one of {train.devices} training processes ended: {told}") from None
+    _refuse_terminated(trainer)
     read_state(run, state)
     return state
+
+
+def _refuse_terminated(trainer: Trainer) -> None:
+    """Lightning only notes SIGTERM (`timeout`, Slurm), and leaves with exit code 0 or goes on."""
+    if trainer.received_sigterm:
+        raise Terminated from None
 
 
 def _loaders(prepared: Prepared, model: nn.Module) -> tuple[DataLoader[Bag], DataLoader[Bag]]:

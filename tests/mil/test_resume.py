@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -14,6 +15,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from safetensors.torch import load_file
 
 from nnunet_gdla.errors import UserError
+from nnunet_gdla.mil.cli import main
 from nnunet_gdla.mil.config import save_config
 from nnunet_gdla.mil.fit import fit
 from nnunet_gdla.mil.run_state import RunState
@@ -33,6 +35,36 @@ class CtrlC(Callback):
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int) -> None:
         if (trainer.current_epoch, batch_idx) == (self.epoch, self.batch):
             raise KeyboardInterrupt
+
+
+class Sigterm(Callback):
+    """What Lightning's handler of SIGTERM does: it takes a note, and leaves with exit code 0 after the step."""
+
+    def __init__(self, late: bool) -> None:
+        self.late = late
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int) -> None:
+        if not self.late and trainer.current_epoch == 1:
+            trainer._signal_connector.received_sigterm = True
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        trainer._signal_connector.received_sigterm = True
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_sigterm_stops_a_run_as_ctrl_c_does(
+    late: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_cohort(tmp_path, "classification")
+    config, run = small_config(tmp_path, "classification", epochs=2), tmp_path / "run"
+    save_config(tmp_path / "config.yaml", config)
+    monkeypatch.setattr("nnunet_gdla.mil.commands.fit.fit", partial(fit, callbacks=[Sigterm(late)]))
+    code = main(["fit", "--config", str(tmp_path / "config.yaml"), "--out", str(run)])
+    said = capsys.readouterr()
+    assert code == 143
+    assert f"go on with: nnunet-gdla-mil fit --resume {run}" in said.out
+    assert "stopped" in said.err
+    assert not (run / "bundle").exists()
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def _try_out(config: Config, progress: bool) -> int:
 
 @contextlib.contextmanager
 def _said_how_to_go_on(run_folder: Path) -> Iterator[None]:
-    """After Ctrl-C or on a full disk: what was finished stays in the run."""
+    """After Ctrl-C, SIGTERM or on a full disk: what was finished stays in the run."""
     line = f"go on with: nnunet-gdla-mil fit --resume {run_folder}"
     try:
         yield
