@@ -1,11 +1,12 @@
 """Which values every numeric setting may have."""
 
 import math
+from dataclasses import fields
 from typing import Final, NamedTuple
 
-from nnunet_gdla.mil.config_schema import FEWEST_DRAWS, Config
+from nnunet_gdla.mil.config_schema import FEWEST_DRAWS, Config, SplitConfig
 
-__all__ = ["LARGEST_SEED", "RANGES", "Range", "out_of_range"]
+__all__ = ["LARGEST_SEED", "RANGES", "Range", "out_of_range", "unused_of_split"]
 
 LARGEST_SEED: Final = 2**32 - 1  # of NumPy
 
@@ -75,6 +76,16 @@ RANGES: Final = {
     "found.bin_edges": Range(-math.inf),
 }
 
+# What each scheme looks at.
+USED: Final = {
+    "paper": ("rule", "seed"),
+    "holdout": ("seed", "val_share", "test_share"),
+    "kfold": ("seed", "folds", "fold", "val_share"),
+    "site": ("seed", "folds", "fold", "val_share"),
+    "centre": ("seed", "fold", "centre", "val_share"),
+    "file": ("seed", "file", "val_share"),
+}
+
 
 def out_of_range(config: Config) -> str | None:
     """Return one sentence about the first number that cannot be; None where all can. Lists count entry by entry."""
@@ -89,3 +100,23 @@ def out_of_range(config: Config) -> str | None:
         if isinstance(value, float) and not math.isfinite(value):
             return f"model.extra.{name} is {value}; it must be a finite number"
     return None
+
+
+def unused_of_split(split: SplitConfig, *, column: bool) -> str | None:
+    """Return one sentence about what was set for the split, but is not used by its scheme; None where all is.
+
+    Args:
+        split: The settings.
+        column: Whether the table has a column with a part for each slide.
+    """
+    default = SplitConfig()
+    changed = [
+        field.name for field in fields(SplitConfig) if getattr(split, field.name) != getattr(default, field.name)
+    ]
+    unused = [f"split.{name}" for name in changed if name != "scheme" and name not in USED[split.scheme]]
+    if column and (split.scheme != "file" or split.file is not None):
+        unused.append("the column split of the table")
+    if not unused:
+        return None
+    scheme = "scheme file with split.file" if split.scheme == "file" else f"scheme {split.scheme}"
+    return f"{scheme} does not use {', '.join(unused)}: choose another split.scheme if it should"

@@ -16,7 +16,7 @@ from nnunet_gdla.mil.bundle_info import BundleInfo
 from nnunet_gdla.mil.check import check_cohort
 from nnunet_gdla.mil.cohort import Cohort, Columns, read_cohort
 from nnunet_gdla.mil.cohort_events import event_meaning
-from nnunet_gdla.mil.config_ranges import out_of_range
+from nnunet_gdla.mil.config_ranges import out_of_range, unused_of_split
 from nnunet_gdla.mil.config_schema import Config, DataConfig, Found, ModelConfig
 from nnunet_gdla.mil.gate_reach import reach_lines
 from nnunet_gdla.mil.models import build_model
@@ -94,6 +94,8 @@ def prepare(
     cohort = load_cohort(config.data)
     split = read_split(split_file) if split_file else _drawn(config, cohort)
     audit_split(split, cohort)
+    if unused := unused_of_split(config.split, column="split" in cohort.table):
+        cohort.remarks.warnings.append(unused)
     for line in (*cohort.remarks.lines, *split_lines(split, cohort)):
         say(line)
     tables = split_tables(cohort, split)

@@ -1,6 +1,7 @@
 """Who trains, who chooses the epoch, who is tested: always whole patients, never drawn twice, written with the run."""
 
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
@@ -171,14 +172,23 @@ def split_lines(split: Split, cohort: Cohort) -> list[str]:
         lines.append(line)
         absent = [name for name, count in counts.items() if not count]
         if absent and len(rows) and part != "train":  # a training part without them is refused
-            what = "an event" if cohort.task == "survival" else f"label {listed(absent)}"
-            warnings.append(f"WARN {part} has no slide with {what}: what is measured by them is undefined there")
+            warnings.append(f"WARN {part} has no slide with {_what_absence_means(absent, cohort)}")
     if split.note:
         warnings.append(f"WARN {split.note}")
     unused = sorted(set(table.index) - set(split.train) - set(split.val) - set(split.test))
     if unused:
         warnings.append(f"WARN in no part: {counted(len(unused), 'slide')}: {listed(unused)}")
     return lines + warnings
+
+
+def _what_absence_means(absent: Sequence[str], cohort: Cohort) -> str:
+    if cohort.task == "survival":
+        return "an event: what is measured by events is undefined there"
+    counts, its = ("it counts", "its") if len(absent) == 1 else ("they count", "their")
+    return (
+        f"label {listed(absent)}: in means over classes of recall, precision and F1 {counts} 0 there; {its} AUC and "
+        "average precision, and so their means, are undefined"
+    )
 
 
 def write_split(path: str | Path, split: Split, cohort: Cohort) -> None:

@@ -10,7 +10,11 @@ import pytest
 
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.mil.cohort import Cohort
+from nnunet_gdla.mil.config_ranges import unused_of_split
+from nnunet_gdla.mil.config_schema import SplitConfig
+from nnunet_gdla.mil.prepare import prepare
 from nnunet_gdla.mil.splits import Split, audit_split, holdout_split, make_splits, read_split, split_lines, write_split
+from tests.mil.small_cohorts import make_cohort, small_config
 from tests.unchecked import unchecked
 
 
@@ -186,8 +190,39 @@ def test_a_part_that_lacks_a_class_is_pointed_out() -> None:
     c = cohort()
     first, second = c.table.slide_id[c.table.label == "c0"].tolist(), c.table.slide_id[c.table.label == "c1"].tolist()
     split = Split((*first[4:], *second), tuple(first[:4]), ())
-    val = f"WARN val has no slide with label {', '.join(c.classes[1:])}: what is measured by them is undefined there"
-    assert [line for line in split_lines(split, c) if " no slide " in line] == [val]
+    val = f"WARN val has no slide with label {', '.join(c.classes[1:])}: in means over classes of recall, precision "
+    rest = "and F1 they count 0 there; their AUC and average precision, and so their means, are undefined"
+    assert [line for line in split_lines(split, c) if " no slide " in line] == [val + rest]
+    one = c.table.slide_id[c.table.label != "c2"].tolist()
+    split = Split(tuple(c.table.slide_id[c.table.label == "c2"]), tuple(one), ())
+    line = next(line for line in split_lines(split, c) if " no slide " in line)
+    assert "label c2: in means over classes of recall, precision and F1 it counts 0 there; its AUC" in line
+
+
+def test_what_a_scheme_does_not_use_is_said() -> None:
+    def unused(column: bool = False, **settings: Any) -> str | None:  # noqa: ANN401
+        return unused_of_split(SplitConfig(**settings), column=column)
+
+    assert unused() is None
+    assert unused(scheme="paper", seed=42, rule="survival") is None
+    assert unused(scheme="paper", val_share=0.3, test_share=0.4, column=True) == (
+        "scheme paper does not use split.val_share, split.test_share, the column split of the table: choose another "
+        "split.scheme if it should"
+    )
+    assert unused(scheme="file", column=True) is None
+    assert "scheme file with split.file does not use the column" in (unused(scheme="file", file="f", column=True) or "")
+    assert "holdout does not use split.fold:" in (unused(fold=1) or "")
+    assert "kfold does not use split.test_share:" in (unused(scheme="kfold", fold=1, test_share=0.1) or "")
+    assert unused(scheme="centre", fold=1, centre="A", val_share=0.2) is None
+
+
+def test_a_check_warns_of_what_the_scheme_does_not_use(tmp_path: Path) -> None:
+    make_cohort(tmp_path, "survival", slides=60)
+    config = small_config(tmp_path, "survival")
+    config.split = SplitConfig(scheme="paper", val_share=0.3)
+    lines: list[str] = []
+    prepare(config, check_files=False, say=lines.append)
+    assert "WARN scheme paper does not use split.val_share: choose another split.scheme if it should" in lines
 
 
 def test_own_splits_without_validation_draw_it_from_training(tmp_path: Path) -> None:
