@@ -85,7 +85,7 @@ def test_a_stopped_conversion_leaves_no_dataset_and_goes_on(
 
 
 def test_a_killed_conversion_goes_on(tmp_path: Path, folders: Path, run_convert: Converted) -> None:
-    source = ham10000(tmp_path / "HAM", {"lesion": range(30), "other": range(30, 60)})
+    source = ham10000(tmp_path / "HAM", {f"lesion {first}": range(first, first + 6) for first in range(0, 60, 6)})
     big = png(tmp_path / "big.png", picture(1, 300, 400), mode="RGB").read_bytes()
     mask = png(tmp_path / "mask.png", blob(1, 300, 400)).read_bytes()
     for path in source.glob("HAM10000_images_part_*/*.jpg"):
