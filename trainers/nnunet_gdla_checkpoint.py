@@ -88,7 +88,11 @@ def _content_or_fault(path: Path) -> dict[str, Any] | str:
     if not isinstance(content, dict):
         return f"holds a {type(content).__name__}, not a checkpoint of an nnU-Net training"
     missing = [key for key in _NEEDED if key not in content]
-    return f"is not a checkpoint of an nnU-Net training: it lacks {', '.join(missing)}" if missing else content
+    if missing:
+        return f"is not a checkpoint of an nnU-Net training: it lacks {', '.join(missing)}"
+    if not isinstance(content["current_epoch"], int):
+        return f"has the current_epoch {content['current_epoch']!r}, which is no number of epochs"
+    return content
 
 
 def _first_clause(error: Exception) -> str:
@@ -106,6 +110,10 @@ def _what_next(path: Path) -> str:
         beside = path.with_name(name)
         if name != path.name and beside.is_file():
             content = _content_or_fault(beside)
+            if not isinstance(content, str) and not all(
+                bool(value.isfinite().all()) for value in content["network_weights"].values()
+            ):
+                content = "holds weights that are not finite"
             if isinstance(content, str):
                 return f"{aside} ; {name} beside it {content}, put that aside too and train again without --c"
             return f"{aside} ; training with --c then continues from {name}, after epoch {content['current_epoch'] - 1}"
@@ -125,6 +133,12 @@ def refuse_other_network(path: str, content: Mapping[str, Any], own: Mapping[str
     misfits = state_misfits(state, own)
     if not misfits:
         return
+    if len(misfits) == 1 and " not finite (" in misfits[0]:
+        best = Path(path).name == "checkpoint_best.pth"
+        raise UserError(
+            f"{path} holds weights that are not finite, {misfits[0]}: the training had diverged when it was saved; "
+            + ("train again without --c, validate without --val_best" if best else _what_next(Path(path)))
+        )
     heads = [name for name in own if ".seg_layers." in name and name in state and state[name].shape != own[name].shape]
     if heads:
         misfits.insert(0, f"{counted(len(state[heads[0]]), 'output channel')} where there are {len(own[heads[0]])} now")

@@ -45,8 +45,10 @@ def looks_like_ours(name: str) -> bool:
 
 
 def contradiction(name: str) -> str:
-    """What in a wrong name contradicts `_Paper`, as a sentence; empty if nothing does."""
+    """What a wrong name contradicts, `_Paper` or any training, as a sentence; empty if nothing does."""
     parts = name.split("_")
+    if re.fullmatch("0+epochs?", parts[-1]):
+        return f"_{parts[-1]} would train nothing, write at least _1epoch; "
     if "Paper" not in parts:
         return ""
     why = {

@@ -100,8 +100,10 @@ def check_folders() -> Iterator[Finding]:
             wrong, fix = mistake.split("; ", 1)
             yield failed(name, wrong, fix)
         elif not Path(value).is_dir():
-            finding = failed if name == "nnUNet_raw" else warned
-            yield finding(name, f"{value} is no folder ({purpose})", f"mkdir -p '{value}', or correct the variable")
+            taken = os.path.lexists(value)  # nnU-Net makes folders, but not where something else lies
+            finding = failed if taken or name == "nnUNet_raw" else warned
+            make = "move away what lies there" if taken else f"mkdir -p '{value}'"
+            yield finding(name, f"{value} is no folder ({purpose})", f"{make}, or correct the variable")
         elif os.access(value, os.W_OK):
             yield passed(name, value)
         elif name == "nnUNet_raw":

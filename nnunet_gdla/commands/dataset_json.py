@@ -35,6 +35,8 @@ class Description:
 def read_json(path: Path) -> dict[str, Any] | Finding:
     """Return the object in a JSON file, or the finding that says why there is none."""
     title = path.name
+    if path.is_dir():
+        return failed(title, f"{path} is a folder; it must be a file", f"move it away and write the file {title}")
     if not path.is_file():
         return failed(title, f"{path} does not exist", f"write {title} (nnU-Net: documentation/dataset_format.md)")
     try:

@@ -26,6 +26,8 @@ __all__ = ["Planned", "check_plans", "network_size", "usual_encoder"]
 _ATTENTIONS = {LinearAttention: "linear", SoftmaxAttention: "self", DifferentialAttention: "diff"}
 _DEVICES: dict[str, Device] = {"cuda": "cuda", "cpu": "cpu", "mps": "mps"}
 _NO_PLANS = ("dataset.json", "dataset_fingerprint.json", "splits_final.json")
+# Pixels; the padding of nnU-Net's widest blur, 3 on each side, must be less than a side.
+_SMALLEST_SIDE = 4
 # Beyond this there is no doubt: the model is good to 15 %, and on a CPU spares more than half a GiB for nnU-Net.
 _SURELY_TOO_MUCH = 1.25
 
@@ -74,6 +76,9 @@ def check_plans(
     preprocessed = os.environ.get("nnUNet_preprocessed")
     folder = Path(preprocessed or "") / dataset
     path = folder / f"{plans_name}.json"
+    if preprocessed and path.is_dir():
+        yield failed("plans", f"{path} is a folder; nnU-Net reads and writes a file there", "move it away")
+        return None
     if not preprocessed or not path.is_file():
         others = _other_plans(folder, plans_name) if preprocessed else []
         make = _planning_command(dataset, plans_name)
@@ -164,6 +169,10 @@ def _check_configuration(
     if not _is_positive([*chosen.patch_size, chosen.configuration.get("batch_size")]):
         sizes = f"patch_size {chosen.patch_size}, batch_size {chosen.configuration.get('batch_size')}"
         yield failed(title, f"{name} has {sizes}", "write whole numbers of at least 1")
+        return None
+    if min(chosen.patch_size) < _SMALLEST_SIDE:
+        detail = f"{name} has patch_size {chosen.patch_size}, which nnU-Net's augmentation cannot blur"
+        yield failed(title, detail, f"write sides of at least {_SMALLEST_SIDE}, better multiples of 32")
         return None
     try:
         heads = manager.get_label_manager(dataset_json).num_segmentation_heads

@@ -11,6 +11,7 @@ from pathlib import Path
 from nnunet_gdla import _register
 from nnunet_gdla.commands.findings import BREAKAGES, Finding, failed, one_line, passed, warned
 from nnunet_gdla.commands.signatures import compare_overrides, missing_hooks
+from nnunet_gdla.errors import UserError
 
 __all__ = [
     "check_external_folders",
@@ -100,16 +101,15 @@ def find_trainer(name: str) -> type | Finding:
     """Return the trainer that nnU-Net finds by this name, or the finding that says why it finds none."""
     from nnunetv2.utilities.find_objects import recursive_find_trainer_class_by_name
 
-    said = io.StringIO()  # our own sentence about a name that is close to ours
     try:
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(said):
+        with contextlib.redirect_stdout(io.StringIO()):
             trainer: type = recursive_find_trainer_class_by_name(name)
     except BREAKAGES as error:
         title = f"trainer {name}"
+        if isinstance(error, UserError):  # our own sentence about a name that is close to ours
+            return failed(title, f"nnU-Net does not find it: {error}", "correct the name given with -tr")
         if not str(error).startswith("Could not find"):
             detail = f"nnU-Net's search broke with {one_line(error)}"
-        elif rule := next((line for line in said.getvalue().splitlines() if "has no trainer" in line), ""):
-            return failed(title, f"nnU-Net does not find it: {rule}", "correct the name given with -tr")
         else:
             detail = "nnU-Net does not find it"
         return failed(title, detail, f"check the spelling and the lines above; {ENV_FIX}")

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from nnunet_gdla.networks.released import convert_released_state_dict, encoder_key
-from nnunet_gdla.networks.wrapped_weights import encoder_part, unwrap
+from nnunet_gdla.networks.wrapped_weights import encoder_part, nested_tensor, unwrap
 from nnunet_gdla.words import counted
 
 __all__ = ["Contents", "Kind", "classify"]
@@ -73,14 +73,15 @@ class Contents:
 def classify(content: Any) -> Contents:  # noqa: ANN401 - anything may be in a file
     """Sort what `read_content` has read."""
     if not isinstance(content, Mapping):
-        return Contents(Kind.OTHER, {}, {}, f"it holds a {type(content).__name__}")
+        held = f"it holds a {type(content).__name__}"
+        return Contents(Kind.OTHER, {}, {}, "; ".join(filter(None, (held, _where_else(content)))))
     if isinstance(content.get("network_weights"), Mapping):
         extras = {name: value for name, value in content.items() if name != "network_weights"}
         tensors = unwrap(content["network_weights"]).tensors
         kind = Kind.NNUNET_OURS if _kind_of(tensors) is Kind.OURS else Kind.NNUNET_OTHER
         return Contents(kind, tensors, extras)
     if not any(isinstance(value, Tensor | Mapping) for value in content.values()):
-        return Contents(Kind.OTHER, {}, content, "it holds no tensors")
+        return Contents(Kind.OTHER, {}, content, _where_else(content) or "it holds no tensors")
     if isinstance(content.get("configurations"), Mapping):
         return Contents(Kind.PLANS, {}, content)
     if isinstance(content.get("labels"), Mapping):
@@ -88,11 +89,20 @@ def classify(content: Any) -> Contents:  # noqa: ANN401 - anything may be in a f
     return _classify_wrapped(content)
 
 
+def _where_else(content: object) -> str:
+    """Say where there are tensors that are nested too deep to tell which of them are a model's."""
+    way = nested_tensor(content)
+    if way is None:
+        return ""
+    inside = " / ".join(map(repr, way[:-1])) or "a list"
+    return f"its tensors are nested, the first in {inside}; save the dictionary of one model's tensors alone"
+
+
 def _classify_wrapped(content: Mapping[str, Any]) -> Contents:
     tensors, extras, container = unwrap(content)
     note = f"under {' / '.join(map(repr, container))}" if container else ""
     if not tensors:
-        return Contents(Kind.OTHER, {}, extras, "it holds no tensors")
+        return Contents(Kind.OTHER, {}, extras, _where_else(content) or "it holds no tensors")
     kind = _kind_of(tensors)
     if kind is Kind.TENSORS:
         inner, prefix = _encoder_inside(tensors)

@@ -5,21 +5,22 @@ be pickled. It answers for our names with classes that live in `nnunet_gdla.trai
 """
 
 import os
-import sys
 
 
 def __getattr__(name: str) -> type:
     if name.startswith(("nnUNetTrainerGDLA", "nnUNetTrainerPVT")):
+        from nnunet_gdla.errors import UserError, install_excepthook
         from nnunet_gdla.trainers.nnunet_gdla_naming import EXAMPLES, RULE, contradiction, is_ours, resolve
 
         if is_ours(name):
             trainer: type = resolve(name)
             return trainer
         if _is_only_folder():
-            # nnU-Net's own message, which follows, cannot know our rule.
-            sys.stderr.write(
+            # It ends the search: nnU-Net's own message, which would follow, cannot know our rule.
+            install_excepthook()
+            raise UserError(
                 f"nnunet-gdla has no trainer {name!r}: {contradiction(name)}names are {RULE}; such as "
-                f"{', '.join(EXAMPLES)}.\n"
+                f"{', '.join(EXAMPLES)}"
             )
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from nnunet_gdla.networks.released import strip_wrapping_prefix
 
-__all__ = ["Unwrapped", "encoder_part", "unwrap"]
+__all__ = ["Unwrapped", "encoder_part", "nested_tensor", "unwrap"]
 
 # What programs call the dictionary of a model's tensors; the first that is there is taken.
 _CONTAINERS = (
@@ -45,6 +45,20 @@ def unwrap(content: Mapping[str, Any]) -> Unwrapped:
         container.append(name)
     tensors = {str(name): value for name, value in content.items() if isinstance(value, Tensor)}
     return Unwrapped(strip_wrapping_prefix(tensors), extras, tuple(container))
+
+
+def nested_tensor(content: object) -> tuple[str, ...] | None:
+    """Return the way to the first tensor in dictionaries and lists, however deep it is; None if there is none."""
+    waiting: list[tuple[object, tuple[str, ...]]] = [(content, ())]
+    seen: set[int] = set()  # what holds itself would never end
+    for value, way in waiting:
+        if isinstance(value, Tensor):
+            return way
+        if id(value) not in seen and isinstance(value, Mapping | list | tuple):
+            seen.add(id(value))
+            inner = value.items() if isinstance(value, Mapping) else enumerate(value)
+            waiting += [(each, (*way, str(name))) for name, each in inner]
+    return None
 
 
 def encoder_part(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], str]:

@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,8 @@ from tests.commands.prepared_datasets import PLANS, edit_json, fresh
 __all__ = [
     "Damage",
     "Place",
+    "as_file",
+    "as_folder",
     "as_numpy",
     "both",
     "checkpoint",
@@ -32,6 +35,7 @@ __all__ = [
     "names",
     "new_case",
     "new_channel",
+    "not_finite",
     "pickled",
     "plan",
     "plans",
@@ -65,7 +69,12 @@ class Place:
     @property
     def fold(self) -> Path:
         """The folder of fold 0."""
-        return self.results / self.raw.name / f"nnUNetTrainerGDLA__{PLANS}__2d" / "fold_0"
+        return self.model / "fold_0"
+
+    @property
+    def model(self) -> Path:
+        """The folder of the model."""
+        return self.results / self.raw.name / f"nnUNetTrainerGDLA__{PLANS}__2d"
 
 
 Damage = Callable[[Place], object]
@@ -201,6 +210,29 @@ def swapped(place: Place) -> None:
     two.write_bytes(first)
 
 
+def as_file(where: str, name: str = "") -> Damage:
+    """A file where a folder was, or will be: a folder of `Place`, or one in it."""
+
+    def damage(place: Place) -> None:
+        path = getattr(place, where) / name
+        shutil.rmtree(path, ignore_errors=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("")
+
+    return damage
+
+
+def as_folder(where: str, name: str) -> Damage:
+    """A folder where a file was, or will be."""
+
+    def damage(place: Place) -> None:
+        path = getattr(place, where) / name
+        path.unlink(missing_ok=True)
+        path.mkdir(parents=True)
+
+    return damage
+
+
 def as_numpy(place: Place) -> None:
     """The cases in the format of older versions."""
     for path in place.data.glob("*_seg.b2nd"):
@@ -248,6 +280,12 @@ def more_classes(content: dict[str, Any]) -> None:
     weights = content["network_weights"]
     for name in [name for name in weights if ".seg_layers." in name]:
         weights[name] = torch.cat([weights[name], weights[name][:1]])
+
+
+def not_finite(content: dict[str, Any]) -> None:
+    for value in content["network_weights"].values():
+        if value.is_floating_point():
+            value.fill_(torch.nan)
 
 
 def cut_latest(place: Place) -> None:

@@ -8,6 +8,8 @@ import numpy as np
 
 from tests.commands.damages import (
     Damage,
+    as_file,
+    as_folder,
     as_numpy,
     both,
     checkpoint,
@@ -21,6 +23,7 @@ from tests.commands.damages import (
     names,
     new_case,
     new_channel,
+    not_finite,
     pickled,
     plan,
     plans,
@@ -188,6 +191,8 @@ DEFECTS: dict[str, Defect] = {
     ),
     "a patch of three sides": Defect(plan(patch_size=[8, 32, 32]), "is not supported: this network is 2D"),
     "a patch of a fraction": Defect(plan(patch_size=[32.5, 32]), "write whole numbers"),
+    "a patch of a pixel": Defect(plan(patch_size=[1, 1]), "write sides of at least 4"),
+    "a patch of too few rows": Defect(plan(patch_size=[3, 32]), "write sides of at least 4"),
     "a batch of none": Defect(plan(batch_size=0), "batch_size 0"),
     "a parent that is missing": Defect(plan(inherits_from="1d"), "configuration 2d cannot be read"),
     "a parent of itself": Defect(plan(inherits_from="2d"), "configuration 2d cannot be read"),
@@ -284,6 +289,35 @@ DEFECTS: dict[str, Defect] = {
     "dataset.json of other labels": Defect(described(labels={"background": 0, "a": 1, "b": 2}), "dataset.json"),
     "dataset.json of another ending": Defect(described(file_ending=".tif"), "file_ending is '.tif'"),
     "dataset.json of other channels": Defect(described(channel_names={"0": "a", "1": "b"}), "normalization_schemes is"),
+    # files for folders and folders for files
+    "a file for the results' folder": Defect(as_file("results"), "is no folder; a training"),
+    "a file for the model's folder": Defect(as_file("model"), "is no folder; a training"),
+    "a file for the fold's folder": Defect(as_file("fold"), "fold_0 is no folder"),
+    "a file for the validation's folder": Defect(as_file("fold", "validation"), "validation is no folder"),
+    "a folder for a checkpoint": Defect(
+        as_folder("fold", "checkpoint_latest.pth"),
+        "checkpoint_latest.pth is a folder",
+    ),
+    "a folder for the curve": Defect(as_folder("fold", "progress.png"), "progress.png is a folder"),
+    "a folder for the model's plans": Defect(
+        as_folder("model", "plans.json"),
+        "plans.json is a folder",
+    ),
+    "a folder for the splits": Defect(
+        as_folder("preprocessed", "splits_final.json"), "splits_final.json cannot be read"
+    ),
+    "a folder for the plans": Defect(
+        as_folder("preprocessed", f"{PLANS}.json"),
+        "json is a folder",
+    ),
+    "a folder for dataset.json": Defect(as_folder("preprocessed", "dataset.json"), "dataset.json is a folder"),
+    "a folder for the fingerprint": Defect(
+        as_folder("preprocessed", "dataset_fingerprint.json"), "fingerprint.json is a folder"
+    ),
+    "a file for the reference masks": Defect(
+        as_file("preprocessed", "gt_segmentations"), "missing mask in gt_segmentations"
+    ),
+    "a file for the cases": Defect(as_file("data"), "is a file, not a folder"),
     # checkpoints
     "an earlier training": Defect(checkpoint("checkpoint_latest.pth"), READY, warning="which a new one overwrites"),
     "a checkpoint": Defect(checkpoint("checkpoint_latest.pth"), READY, options=RESUME),
@@ -311,6 +345,21 @@ DEFECTS: dict[str, Defect] = {
     "a checkpoint without optimiser": Defect(
         checkpoint("checkpoint_latest.pth", lambda content: content.pop("optimizer_state")),
         "lacks optimizer_state",
+        options=RESUME,
+    ),
+    "a checkpoint with NaN": Defect(
+        both(checkpoint("checkpoint_latest.pth", not_finite), checkpoint("checkpoint_best.pth")),
+        "diverged when it was saved move it away; nnU-Net then goes on",
+        options=RESUME,
+    ),
+    "checkpoints with NaN alone": Defect(
+        both(checkpoint("checkpoint_latest.pth", not_finite), checkpoint("checkpoint_best.pth", not_finite)),
+        "with what is left beside it, and train again without --c",
+        options=RESUME,
+    ),
+    "a checkpoint after epoch x": Defect(
+        checkpoint("checkpoint_latest.pth", lambda content: content.update(current_epoch="x")),
+        "has the current_epoch 'x', which is no number of epochs",
         options=RESUME,
     ),
     "weights alone": Defect(

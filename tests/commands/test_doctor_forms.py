@@ -2,6 +2,7 @@
 
 import pytest
 
+from nnunet_gdla.commands import doctor
 from nnunet_gdla.commands.doctor import forms
 from nnunet_gdla.commands.findings import Level
 from nnunet_gdla.ops import _dispatch, _products, use_forms
@@ -19,6 +20,7 @@ def test_forms_are_named_or_their_variable_is_refused(monkeypatch: pytest.Monkey
     (finding,) = forms.check_forms()
     assert finding.level is Level.FAIL
     assert "unknown form 'fast'" in finding.detail
+    assert not list(doctor._training_step("cpu")), "one failure is enough"
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,8 @@ def place(
     dataset = next(raw.iterdir()).name
     yield Place(raw / dataset, preprocessed / dataset, results)
     for checkpoint in results.rglob("*.pth"):  # large, and pytest keeps the folders of several runs
-        checkpoint.unlink()
+        if checkpoint.is_file():
+            checkpoint.unlink()
 
 
 def arguments(defect: Defect, dataset: str) -> argparse.Namespace:

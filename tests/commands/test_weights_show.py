@@ -16,6 +16,7 @@ import safetensors.torch
 import torch
 
 from nnunet_gdla.commands import arguments_weights
+from nnunet_gdla.commands.weights_kind import classify
 from nnunet_gdla.commands.weights_show import describe
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.networks import PVTGDLA
@@ -283,3 +284,17 @@ def test_every_example_in_the_help_can_be_parsed() -> None:
         args = parser.parse_args(line)
         named = args.files if args.action == "show" else [args.file] if args.action == "convert" else []
         assert all(name.endswith((".pth", ".safetensors")) for name in named), line
+
+
+@pytest.mark.parametrize(
+    ("content", "way"),
+    [
+        ({"a": {"b": [{"state_dict": {"w": torch.ones(2)}}]}}, "'a' / 'b' / '0' / 'state_dict'"),
+        ({"models": [{"w": torch.ones(2)}]}, "'models' / '0'"),
+        ([torch.ones(2)], "a list"),
+        ({"x": {"y": {"z": {"w": torch.ones(2)}}}, "n": {"m": {}}}, "'x' / 'y' / 'z'"),
+    ],
+)
+def test_tensors_that_are_nested_are_told(content: object, way: str) -> None:
+    assert f"its tensors are nested, the first in {way};" in classify(content).note
+    assert classify({"a": [{"b": 1}]}).note == "it holds no tensors"

@@ -128,7 +128,16 @@ def test_a_checkpoint_of_other_classes_or_another_encoder_is_refused(trainer: An
     content = torch.load(path, weights_only=False)
     next(iter(content["network_weights"].values()))[0] = torch.nan
     torch.save(content, path)
-    with pytest.raises(UserError, match="1 not finite"):
+    with pytest.raises(UserError, match=r"1 not finite .* had diverged .* so train again without --c$"):
+        trainer.load_checkpoint(str(path))
+    best = save(trainer, "checkpoint_best.pth")
+    with pytest.raises(UserError, match=r"1 not finite .* --c then continues from checkpoint_best\.pth"):
+        trainer.load_checkpoint(str(path))
+    torch.save(content, best)
+    with pytest.raises(UserError, match=r"checkpoint_best\.pth beside it holds weights that are not finite"):
+        trainer.load_checkpoint(str(path))
+    torch.save({**content, "current_epoch": "x"}, path)
+    with pytest.raises(UserError, match="has the current_epoch 'x', which is no number of epochs"):
         trainer.load_checkpoint(str(path))
     cut(path)
     with pytest.raises(UserError, match=r"checkpoint_latest\.pth is cut, damaged"):

@@ -14,6 +14,7 @@ from nnunetv2.utilities.find_objects import recursive_find_trainer_class_by_name
 
 from nnunet_gdla import trainers
 from nnunet_gdla._register import shim_folder
+from nnunet_gdla.errors import UserError
 from nnunet_gdla.trainers import EXAMPLES, is_ours, resolve
 
 WRONG = [
@@ -100,9 +101,23 @@ def test_a_wrong_name_is_nobodys(
     with pytest.raises(AttributeError):
         getattr(trainers, name)
     monkeypatch.setenv("nnUNet_extTrainer", shim_folder())
-    assert find_in_our_folder(name) is None
-    explained = "nnUNetTrainerGDLA_B0" in capsys.readouterr().err
-    assert explained == name.startswith("nnUNetTrainer")
+    if name.startswith("nnUNetTrainer"):
+        with pytest.raises(UserError, match=r"(?s)has no trainer .* such as .*nnUNetTrainerGDLA_B0"):
+            find_in_our_folder(name)
+    else:
+        assert find_in_our_folder(name) is None
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("ending", "why"), [("Paper_DiceCE", "_DiceCE contradicts _Paper"), ("B0_0epochs", "_0epochs would train nothing")]
+)
+def test_the_search_ends_with_the_contradiction_in_a_name(
+    ending: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("nnUNet_extTrainer", shim_folder())
+    with pytest.raises(UserError, match=why):
+        recursive_find_trainer_class_by_name(f"nnUNetTrainerGDLA_{ending}")
 
 
 def test_a_name_that_may_be_in_another_folder_is_not_explained(

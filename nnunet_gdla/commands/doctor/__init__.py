@@ -119,7 +119,7 @@ def _environment(trainer: str, device: str) -> list[Check]:
         ("torch.compile", functools.partial(_where_usable, device, checks.check_compile)),
         ("forms", forms.check_forms),
         ("matrix products", functools.partial(forms.check_products, device)),
-        ("training step", functools.partial(_where_usable, device, checks.check_training_step)),
+        ("training step", functools.partial(_where_usable, device, _training_step)),
     ]
 
 
@@ -127,6 +127,12 @@ def _where_usable(device: str, check: Callable[[str], Iterator[Finding]]) -> Ite
     """Run a check of a device, unless there is none, which `checks.check_torch` has said."""
     if checks.is_usable(device):
         yield from check(device)
+
+
+def _training_step(device: str) -> Iterator[Finding]:
+    """Take a training step, unless no form of the operators can be chosen, which `forms.check_forms` has said."""
+    if all(finding.level is not Level.FAIL for finding in forms.check_forms()):
+        yield from checks.check_training_step(device)
 
 
 def _trainers(asked: str) -> Iterator[Finding]:

@@ -6,6 +6,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+from torch import Tensor
+
+from nnunet_gdla.commands.doctor.places import check_places
 from nnunet_gdla.commands.findings import Finding, Level, failed, passed, warned
 from nnunet_gdla.commands.plans_check import Planned
 from nnunet_gdla.errors import UserError
@@ -34,6 +39,7 @@ def check_results(planned: Planned, fold: int | str | None, *, resume: bool) -> 
         fix = "export nnUNet_results=/path/to/nnUNet_results"
         yield failed("nnUNet_results", "not set; a training cannot write its model", fix)
         return
+    yield from check_places(_model_folder(planned), fold, planned.folder)
     folder = _model_folder(planned) / f"fold_{fold}"
     there = [name for name in _NAMES if (folder / name).is_file()]
     if fold is not None and there and not resume:
@@ -77,11 +83,12 @@ def _check_fold(folder: Path, planned: Planned, *, full: bool) -> Iterator[Findi
     except UserError as error:
         content, damage = None, str(error)
     if damage is not None:
-        good = [path.name for path in rest if _is_readable(path)]
-        fix = f"move it away; nnU-Net then goes on from {good[0]} beside it" if good else "move it away and train again"
-        yield failed("checkpoint", damage, fix)
+        yield failed("checkpoint", damage, _instead(rest))
         return
     problems = list(_compare(chosen, content, folder.name.removeprefix("fold_"), planned))
+    if not problems and (bad := _not_finite(content)):
+        detail = f"{chosen} holds values that are not finite ({bad}): the training had diverged when it was saved"
+        problems = [failed("checkpoint", detail, _instead(rest))]
     yield from problems
     if any(problem.level is Level.FAIL for problem in problems):
         return
@@ -94,12 +101,51 @@ def _check_fold(folder: Path, planned: Planned, *, full: bool) -> Iterator[Findi
         yield passed("checkpoint", f"{chosen}, {counted(int(content['current_epoch']), 'epoch')} done")
 
 
-def _is_readable(path: Path) -> bool:
+def _instead(rest: list[Path]) -> str:
+    good = [path.name for path in rest if _is_usable(path)]
+    if good:
+        return f"move it away; nnU-Net then goes on from {good[0]} beside it"
+    return "move it away, with what is left beside it, and train again without --c"
+
+
+def _is_usable(path: Path) -> bool:
     try:
-        read_content(path)
+        content = read_content(path)
     except UserError:
         return False
-    return _first_damage(path, whole=False) is None
+    return _first_damage(path, whole=False) is None and not _wrong_kinds(content) and not _not_finite(content)
+
+
+def _wrong_kinds(content: Any) -> str:  # noqa: ANN401 - anything may be in a file
+    """Say what of a checkpoint is missing, or is not what nnU-Net writes there; nothing where all is."""
+    missing = [key for key in _NEEDED if not isinstance(content, Mapping) or key not in content]
+    if missing:
+        return f"lacks {', '.join(missing)}"
+    epoch, weights = content["current_epoch"], content["network_weights"]
+    if not isinstance(epoch, int) or isinstance(epoch, bool) or epoch < 0:
+        return f"has the current_epoch {epoch!r}, which is no number of epochs"
+    if not isinstance(weights, Mapping) or not all(isinstance(value, Tensor) for value in weights.values()):
+        return "has network_weights that are not tensors by their names"
+    for key in ("optimizer_state", "logging", "init_args"):
+        if not isinstance(content[key], Mapping):
+            return f"has a {type(content[key]).__name__} as {key}"
+    best = content["_best_ema"]
+    if best is not None and not isinstance(best, float | int | np.number):
+        return f"has the _best_ema {best!r}, which is no number"
+    return ""
+
+
+def _not_finite(content: Mapping[str, Any]) -> str:
+    """Name the first tensor of the network, or of the optimiser, that holds NaN or Inf; nothing where none does."""
+    for name, value in content["network_weights"].items():
+        if not bool(torch.isfinite(value).all()):
+            return str(name)
+    state = content["optimizer_state"].get("state")
+    for number, values in (state if isinstance(state, Mapping) else {}).items():
+        for name, value in (values if isinstance(values, Mapping) else {}).items():
+            if isinstance(value, Tensor) and not bool(torch.isfinite(value).all()):
+                return f"{name} of parameter {number} in optimizer_state"
+    return ""
 
 
 def _first_damage(path: Path, *, whole: bool) -> str | None:
@@ -120,17 +166,16 @@ def _first_damage(path: Path, *, whole: bool) -> str | None:
 
 def _compare(path: Path, content: Any, fold: str, planned: Planned) -> Iterator[Finding]:  # noqa: ANN401
     fix = f"move {path.name} away, or name the trainer, plans, configuration and fold it was made with"
-    missing = [key for key in _NEEDED if not isinstance(content, Mapping) or key not in content]
-    if missing:
-        yield failed("checkpoint", f"{path} lacks {', '.join(missing)}; it is no checkpoint of nnU-Net", fix)
+    if wrong := _wrong_kinds(content):
+        yield failed("checkpoint", f"{path} {wrong}; it is no checkpoint of nnU-Net", fix)
         return
     start = content["init_args"]
-    plans = start.get("plans", {}) if isinstance(start, Mapping) else {}
+    plans = start["plans"] if isinstance(start.get("plans"), Mapping) else {}
     made = {
         "trainer": (content.get("trainer_name"), planned.trainer.__name__),
         "plans": (plans.get("plans_name"), planned.plans.plans_name),
-        "configuration": (start.get("configuration") if isinstance(start, Mapping) else None, planned.name),
-        "fold": (str(start.get("fold")) if isinstance(start, Mapping) else None, fold),
+        "configuration": (start.get("configuration"), planned.name),
+        "fold": (str(start.get("fold")), fold),
     }
     for what, (theirs, ours) in made.items():
         if theirs is not None and theirs != ours:
@@ -151,10 +196,7 @@ def _compare_weights(path: Path, content: Mapping[str, Any], planned: Planned, f
         detail = f"{path}: {other[0]} is {shapes}: other numbers of classes or channels, or another network"
         yield failed("checkpoint", detail, fix)
         return
-    groups = (
-        content["optimizer_state"].get("param_groups", []) if isinstance(content["optimizer_state"], Mapping) else []
-    )
-    stepped = sum(len(group["params"]) for group in groups)
+    stepped = sum(len(group["params"]) for group in content["optimizer_state"].get("param_groups", []))
     if stepped != sum(parameter.requires_grad for parameter in planned.network.parameters()):
         yield failed(
             "checkpoint", f"{path}: its optimiser knows {counted(stepped, 'parameter')}, not the network's", fix

@@ -41,8 +41,9 @@ def check_prepared(planned: Planned, raw: RawDataset, *, full: bool) -> Generato
     folder, fix = planned.folder / str(planned.configuration.data_identifier), preprocess_command(planned)
     title = "preprocessed data"
     if not folder.is_dir():
-        detail = f"{folder} does not exist: nothing was preprocessed for -p {planned.plans_name} -c {planned.name}"
-        yield failed(title, detail, fix)
+        state = "is a file, not a folder" if folder.exists() else "does not exist"
+        detail = f"{folder} {state}: nothing was preprocessed for -p {planned.plans_name} -c {planned.name}"
+        yield failed(title, detail, f"move it away, then {fix}" if folder.exists() else fix)
         return None
     storage, strays = storage_of(folder)
     if storage is None:
@@ -113,8 +114,9 @@ def check_beside(planned: Planned, raw: RawDataset, names: set[str]) -> Iterator
     fingerprint = planned.folder / "dataset_fingerprint.json"
     if not fingerprint.is_file():
         number = int(planned.folder.name[7:10])
-        detail = f"{fingerprint} does not exist; a training copies it"
-        yield failed("dataset_fingerprint.json", detail, f"nnUNetv2_extract_fingerprint -d {number}")
+        detail = f"{fingerprint} {'is a folder' if fingerprint.exists() else 'does not exist'}; a training copies it"
+        away = "move it away, then " if fingerprint.exists() else ""
+        yield failed("dataset_fingerprint.json", detail, f"{away}nnUNetv2_extract_fingerprint -d {number}")
     problems = collapse(_check_references(planned, raw, names))
     yield from problems
     if not problems:

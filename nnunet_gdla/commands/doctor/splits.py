@@ -1,6 +1,7 @@
 """splits_final.json: which cases does a fold train and validate on, and are they there?"""
 
 import json
+import os
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,7 +40,7 @@ def check_splits(
             else "is not in nnUNet_preprocessed, where nnU-Net makes its own instead of"
         )
         yield warned("splits", f"{path.name} {state} {misplaced}", f"if those are meant: cp '{misplaced}' '{folder}/'")
-    if not path.is_file():
+    if not os.path.lexists(path):
         yield from _check_stock_folds(len(names), fold)
         return
     content = _content(path)
