@@ -30,7 +30,7 @@ from torch.nn import functional as F
 from nnunet_gdla.layers.redundancy import FixedSRP
 from nnunet_gdla.layers.redundancy_gate import BOUNDS, RedundancyGate
 from nnunet_gdla.mil.config_schema import TrainConfig
-from nnunet_gdla.mil.schedule import warmup_cosine, warmup_steps
+from nnunet_gdla.mil.schedule import warmup_steps
 from nnunet_gdla.words import counted
 
 __all__ = ["gate_lines", "gate_reach", "reach_lines", "seed_lines", "sum_of_rates"]
@@ -46,7 +46,8 @@ def sum_of_rates(train: TrainConfig, slides: int) -> tuple[int, float]:
     """Return the steps of a training on so many slides, and the sum of the gates' learning rates over them."""
     steps = train.epochs * math.ceil(slides / train.accumulate)
     warmup = warmup_steps(steps, train.warmup_fraction)
-    factors = sum(warmup_cosine(step, steps, warmup) for step in range(steps))
+    # The sum of `warmup_cosine` over all steps: (w + 1) / 2 while it rises, then (T - w + 1) / 2, if there are such.
+    factors = (warmup + 1) / 2 + ((steps - warmup + 1) / 2 if warmup < steps else 0.0)
     return steps, train.lr * train.gate_lr_scale * factors
 
 

@@ -232,6 +232,7 @@ OUTSIDE = {
     "train.devices": ([0], "be greater than 0"),
     "train.workers": ([-1], "be 0 or more"),
     "train.bootstrap": ([1], "be 2 or more"),
+    "model.extra.pinv_iterations": ([10**20, -(10**20)], "be 1000000 at most in size"),
     "model.extra": (["{sigma: .nan}"], ".sigma is nan; it must be a finite number"),
 }
 
@@ -248,6 +249,16 @@ def test_m8_a_number_that_cannot_be_is_refused_with_its_key_and_range(
         assert f"{key}" in str(refused.value)
         assert words in str(refused.value)
         assert "\n" not in str(refused.value)
+
+
+HUGE = [key for key, allowed in RANGES.items() if key in OUTSIDE and key != "train.class_weights"]
+
+
+@pytest.mark.parametrize("key", HUGE)
+def test_a_number_beyond_all_sense_is_refused_with_its_key_and_range(key: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=rf"{key}\b.* must (be|lie)") as refused:
+        load_config(written(tmp_path, DATA), [f"{key}=99999999999999999999"])
+    assert "\n" not in str(refused.value)
 
 
 def test_m8_every_number_has_a_range() -> None:

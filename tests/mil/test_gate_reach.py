@@ -94,6 +94,16 @@ def test_pushed_one_way_in_every_step_a_gate_stays_within_its_reach(options: dic
     assert sign * (furthest - middle) > 0.3 * (high - middle)  # and it is no empty bound
 
 
+@pytest.mark.parametrize(("slides", "fraction"), [(1, 0.05), (5, 0.0), (64, 0.3), (64, 1.0), (999, 0.05)])
+def test_the_sum_of_rates_is_that_over_all_steps_and_takes_no_time(slides: int, fraction: float) -> None:
+    train = TrainConfig(epochs=3, accumulate=4, warmup_fraction=fraction, lr=1.0)
+    steps, rates = sum_of_rates(train, slides)
+    warmup = warmup_steps(steps, fraction)
+    assert rates == pytest.approx(sum(warmup_cosine(step, steps, warmup) for step in range(steps)), rel=1e-12)
+    steps, rates = sum_of_rates(TrainConfig(epochs=10**12, accumulate=1, lr=1.0), slides)
+    assert rates == pytest.approx(steps / 2, rel=1e-9)
+
+
 def test_reach_grows_with_the_factor_and_ends_at_the_range(tmp_path: Path) -> None:
     train, gate = _preset("cam16", tmp_path)
     near = _reach(train, gate, 194)
