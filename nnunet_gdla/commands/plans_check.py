@@ -173,7 +173,6 @@ def _check_configuration(
     if min(chosen.patch_size) < _SMALLEST_SIDE:
         detail = f"{name} has patch_size {chosen.patch_size}, which nnU-Net's augmentation cannot blur"
         yield failed(title, detail, f"write sides of at least {_SMALLEST_SIDE}, better multiples of 32")
-        return None
     try:
         heads = manager.get_label_manager(dataset_json).num_segmentation_heads
         channels = determine_num_input_channels(manager, chosen, dataset_json)
