@@ -121,7 +121,7 @@ def heatmap(parser: argparse.ArgumentParser) -> None:
         help="micrometres per pixel of the slide, for coordinates in micrometres (default: what the slide says)",
     )
     add("--geojson", action="store_true", help="also write patches with values for QuPath")
-    add("--top", metavar="N", type=int, default=0, help="sheet of the N patches with most attention; needs --slide")
+    add("--top", metavar="N", type=int, help="sheet of the N patches with most attention; needs --slide")
     add(
         "--percentile",
         metavar="P",

@@ -1,5 +1,6 @@
 """ABMIL, DSMIL, TransMIL, the dense and the image transformer: golden numbers, patch scores, names."""
 
+import inspect
 import json
 from typing import Any
 
@@ -275,3 +276,15 @@ def test_a_neighbour_graph_may_come_with_a_mask() -> None:
     batch = NeighbourGraph(*(part[None] for part in graph))
     torch.testing.assert_close(model(x, graph=batch, mask=keep), cut, rtol=1e-5, atol=1e-6)
     assert not torch.allclose(model(x, coords, stride), cut, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", [*MODELS])
+def test_a_size_of_nothing_is_refused_by_its_name(name: str) -> None:
+    sizes = {"in_dim", "num_outputs", "width", "depth", "num_heads", "gate_hidden", "attention_width", "query_width"}
+    taken = sizes & set(inspect.signature(MODELS[name]).parameters)
+    assert {"in_dim", "num_outputs", "width"} < taken
+    for size in taken:
+        for value in (0, -8):
+            options: dict[str, Any] = {"in_dim": 8, "num_outputs": 2, size: value}
+            with pytest.raises(ValueError, match=f"{size} must be at least 1, got {value}"):
+                build_model(name, **options)

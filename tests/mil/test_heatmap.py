@@ -59,7 +59,7 @@ def make_bundle(folder: Path, in_dim: int, name: str = "slide_transformer", **ch
 
 
 def arguments(**changes: Any) -> argparse.Namespace:  # noqa: ANN401
-    plain = {"slide": None, "geojson": False, "top": 0, "percentile": 99.0, "mpp": None, "device": "auto"}
+    plain = {"slide": None, "geojson": False, "top": None, "percentile": 99.0, "mpp": None, "device": "auto"}
     return argparse.Namespace(**plain | changes)
 
 
@@ -172,6 +172,7 @@ def test_wrong_uses_are_refused_with_the_reason(tmp_path: Path, slides: Path, bu
     for changes, message in (
         ({"top": 4}, "--top reads tiles from the slide"),
         ({"top": -1}, "--top -1"),
+        ({"top": 0}, "--top 0 shows nothing"),
         ({"percentile": 0.0}, "--percentile 0"),
         ({"features": str(tmp_path / "none")}, "no feature file"),
         ({"features": str(slides), "slide": str(tiny)}, "is one image"),

@@ -238,7 +238,10 @@ def test_files_that_are_no_hdf5_are_one_sentence(tmp_path: Path) -> None:
     [
         ({"patch_size_level0": 512, "overlap": 256, "patch_size": 0}, "512 less overlap 256 of 0 is no distance"),
         ({"patch_size_level0": 512, "overlap": 512, "patch_size": 512}, "512 less overlap 512 of 512 is no distance"),
-        ({"patch_size_level0": 0}, "attribute patch_size_level0 0 is no distance; give stride="),
+        (
+            {"patch_size_level0": 0},
+            "patch_size_level0 0 is no distance; give stride= .settings: data; with a trained model",
+        ),
         ({"patch_size_level0": np.nan}, "attribute patch_size_level0 nan is no distance"),
         ({"patch_size_level0": "wide"}, "attribute patch_size_level0 is 'wide', expected one number"),
     ],

@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         UserError: If something cannot be read or does not fit together.
     """
-    if args.top < 0:
+    if args.top is not None and args.top < 1:
         raise UserError(f"--top {args.top} shows nothing: give the number of tiles, such as 16")
     if not 0 < args.percentile <= 100:
         raise UserError(f"--percentile {args.percentile:g} is none: give a number above 0, up to 100")
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
             Path(args.out).expanduser(),
             images=images,
             geojson=args.geojson,
-            top=args.top,
+            top=args.top or 0,
             percentile=args.percentile,
             mpp=args.mpp,
         )

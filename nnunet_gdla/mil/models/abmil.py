@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 
 from nnunet_gdla.mil.models.bags import each_slide, eval_no_grad
-from nnunet_gdla.mil.models.tokens import project_features
+from nnunet_gdla.mil.models.tokens import check_sizes, project_features
 from nnunet_gdla.ops.neighbours import NeighbourGraph
 
 __all__ = ["ABMIL"]
@@ -35,6 +35,7 @@ class ABMIL(nn.Module):
 
     def __init__(self, in_dim: int, num_outputs: int, *, width: int = 512, attention_width: int = 128) -> None:
         super().__init__()
+        check_sizes(in_dim=in_dim, num_outputs=num_outputs, width=width, attention_width=attention_width)
         self.in_dim, self.num_outputs = in_dim, num_outputs
         self.embed = nn.Linear(in_dim, width)
         self.attention_tanh = nn.Linear(width, attention_width)

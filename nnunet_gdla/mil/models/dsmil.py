@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 
 from nnunet_gdla.mil.models.bags import each_slide, eval_no_grad
-from nnunet_gdla.mil.models.tokens import project_features
+from nnunet_gdla.mil.models.tokens import check_sizes, project_features
 from nnunet_gdla.ops.neighbours import NeighbourGraph
 
 __all__ = ["DSMIL"]
@@ -42,6 +42,7 @@ class DSMIL(nn.Module):
 
     def __init__(self, in_dim: int, num_outputs: int, *, width: int = 512, query_width: int = 128) -> None:
         super().__init__()
+        check_sizes(in_dim=in_dim, num_outputs=num_outputs, width=width, query_width=query_width)
         self.in_dim, self.num_outputs, self.query_width = in_dim, num_outputs, query_width
         self.embed = nn.Linear(in_dim, width)
         self.instance_head = nn.Linear(width, num_outputs)

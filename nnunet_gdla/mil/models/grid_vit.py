@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from nnunet_gdla.mil.models.bags import eval_no_grad
 from nnunet_gdla.mil.models.dense import DenseBlocks, start_weights
-from nnunet_gdla.mil.models.tokens import SlideContext, parameter_dtype, with_class_token
+from nnunet_gdla.mil.models.tokens import SlideContext, check_sizes, parameter_dtype, with_class_token
 from nnunet_gdla.ops.neighbours import NeighbourGraph, grid_neighbours, local_homogeneity
 
 __all__ = ["GridViT"]
@@ -65,6 +65,14 @@ class GridViT(nn.Module):
         super().__init__()
         if patch_size < 1 or image_size < patch_size or image_size % patch_size:
             raise ValueError(f"patch_size {patch_size} must divide image_size {image_size}")
+        check_sizes(
+            in_dim=in_dim,
+            num_outputs=num_outputs,
+            width=width,
+            depth=depth,
+            num_heads=num_heads,
+            gate_hidden=gate_hidden,
+        )
         self.in_dim, self.num_outputs, self.image_size = in_dim, num_outputs, image_size
         side = image_size // patch_size
         self.patch_embed = nn.Conv2d(in_dim, width, patch_size, stride=patch_size)

@@ -22,6 +22,7 @@ from nnunet_gdla.mil.models.slide_block import BlockAttention, SlideBlock
 from nnunet_gdla.mil.models.tokens import (
     SlideContext,
     check_bag,
+    check_sizes,
     cut_graph,
     fill_square,
     known_homogeneity,
@@ -110,8 +111,17 @@ class SlideTransformer(nn.Module):
         local_mixing: Literal["lattice"] | None = None,
     ) -> None:
         super().__init__()
+        check_sizes(
+            in_dim=in_dim,
+            num_outputs=num_outputs,
+            width=width,
+            depth=depth,
+            num_heads=num_heads,
+            gate_hidden=gate_hidden,
+            num_landmarks=num_landmarks,
+        )
         choice = read_combination(attention, correction, placement)
-        _check_rest(in_dim, num_outputs, depth, choice, position, local_mixing, window, shell, mlp_ratio)
+        _check_rest(choice, position, local_mixing, window, shell, mlp_ratio)
         self.in_dim, self.num_outputs, self.combination = in_dim, num_outputs, choice
         self.needs_coords = choice.needs_graph or local_mixing is not None
         self.window: dict[str, Any] = {"window": window, "shell": shell, "weighting": weighting, "sigma": sigma}
@@ -287,9 +297,6 @@ class SlideTransformer(nn.Module):
 
 
 def _check_rest(
-    in_dim: int,
-    num_outputs: int,
-    depth: int,
     choice: Combination,
     position: str | None,
     local_mixing: str | None,
@@ -299,9 +306,6 @@ def _check_rest(
 ) -> None:
     if not 0 < mlp_ratio < math.inf:
         raise ValueError(f"mlp_ratio must be positive, got {mlp_ratio}")
-    for name, value in (("in_dim", in_dim), ("num_outputs", num_outputs), ("depth", depth)):
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
     if position not in ("ppeg", None):
         raise ValueError(f"unknown position {position!r}; choose 'ppeg' or None")
     if local_mixing is None:

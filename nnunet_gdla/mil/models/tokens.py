@@ -18,6 +18,7 @@ __all__ = [
     "ROWS_AT_ONCE",
     "SlideContext",
     "check_bag",
+    "check_sizes",
     "cut_graph",
     "fill_square",
     "known_homogeneity",
@@ -77,6 +78,17 @@ def known_homogeneity(
     if homogeneity.shape != features.shape[:2]:
         raise ValueError(f"homogeneity {tuple(homogeneity.shape)} must be {tuple(features.shape[:2])}, one a patch")
     return homogeneity.to(features.device)
+
+
+def check_sizes(**sizes: int) -> None:
+    """Refuse sizes of a model that are less than 1, by their names.
+
+    Raises:
+        ValueError: With the name of the first such size.
+    """
+    for name, value in sizes.items():
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
 
 
 def check_bag(features: Tensor, coords: Tensor | None, mask: Tensor | None, in_dim: int) -> None:

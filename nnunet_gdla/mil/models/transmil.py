@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from nnunet_gdla.layers.ppeg import PPEG
 from nnunet_gdla.mil.models.bags import each_slide, eval_no_grad
-from nnunet_gdla.mil.models.tokens import fill_square, project_features, with_class_token
+from nnunet_gdla.mil.models.tokens import check_sizes, fill_square, project_features, with_class_token
 from nnunet_gdla.ops.neighbours import NeighbourGraph
 from nnunet_gdla.ops.nystrom import PinvInit, nystrom_attention, nystrom_attention_row
 
@@ -108,6 +108,7 @@ class TransMIL(nn.Module):
         dropout: float = 0.1,
     ) -> None:
         super().__init__()
+        check_sizes(in_dim=in_dim, num_outputs=num_outputs, width=width, num_heads=num_heads)
         self.in_dim, self.num_outputs = in_dim, num_outputs
         landmarks = width // 2 if num_landmarks is None else num_landmarks
         self.embed = nn.Linear(in_dim, width)

@@ -12,6 +12,7 @@ from nnunet_gdla.mil.models.dense import DenseBlocks, start_weights
 from nnunet_gdla.mil.models.tokens import (
     SlideContext,
     check_bag,
+    check_sizes,
     cut_graph,
     known_homogeneity,
     project_features,
@@ -64,6 +65,14 @@ class ViT4(nn.Module):
         drop_path_rate: float = 0.1,
     ) -> None:
         super().__init__()
+        check_sizes(
+            in_dim=in_dim,
+            num_outputs=num_outputs,
+            width=width,
+            depth=depth,
+            num_heads=num_heads,
+            gate_hidden=gate_hidden,
+        )
         self.in_dim, self.num_outputs, self.window = in_dim, num_outputs, window
         gate = {"mean_norm": True, "delta": delta, "hidden": gate_hidden, "detach": detach, "num_slots": window**2 - 1}
         self.embed = nn.Linear(in_dim, width)

@@ -11,7 +11,10 @@ import numpy as np
 
 from nnunet_gdla.errors import UserError
 
-__all__ = ["Layout", "contents", "find_layout", "number", "readable", "text"]
+__all__ = ["WHERE", "Layout", "contents", "find_layout", "number", "readable", "text"]
+
+# Where a user can set what a file says wrong; commands with a trained model read as its training did.
+WHERE: Final = "(settings: data; with a trained model: correct the attributes of the file)"
 
 FLAT_NAMES: Final = ("features", "feats")
 LISTED: Final = 20
@@ -84,7 +87,9 @@ def number(attributes: Mapping[str, Any], name: str, path: Path) -> float | None
     except ValueError:
         numbers = set()
     if len(numbers) != 1:
-        raise UserError(f"{path}: attribute {name} is {value!r}, expected one number; give stride= to set it aside")
+        raise UserError(
+            f"{path}: attribute {name} is {value!r}, expected one number; give stride= {WHERE} to set it aside"
+        )
     return numbers.pop()
 
 

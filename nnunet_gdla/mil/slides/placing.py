@@ -15,7 +15,7 @@ from torch import Tensor
 
 from nnunet_gdla.errors import UserError
 from nnunet_gdla.mil.slides.lattice import LARGEST_RESIDUAL, Snapped, share_with_neighbour
-from nnunet_gdla.mil.slides.layouts import Layout, number, text
+from nnunet_gdla.mil.slides.layouts import WHERE, Layout, number, text
 from nnunet_gdla.mil.slides.overlap import lattice_order, separate_lattices, snap_to_lattices
 from nnunet_gdla.mil.slides.slide import ReadOptions, Unit
 from nnunet_gdla.mil.slides.stride import StrideEstimate, estimate_stride
@@ -159,7 +159,9 @@ def _unit(layout: Layout, seen: StrideEstimate, path: Path, options: ReadOptions
         return "um"
     if seen.votes > 0 and not fits_um:
         return "px"
-    raise UserError(f"{path}: tiles are {tile_um:g} um wide, but the file does not say the unit of coords; give unit=")
+    raise UserError(
+        f"{path}: tiles are {tile_um:g} um wide, but the file does not say the unit of coords; give unit= {WHERE}"
+    )
 
 
 def _stated(layout: Layout, unit: Unit, path: Path) -> _Stated | None:
@@ -177,7 +179,7 @@ def _stated(layout: Layout, unit: Unit, path: Path) -> _Stated | None:
         words += f" less overlap {overlap:g} of {patch:g}"
         size = size * (1 - overlap / patch) if patch else 0.0
     if not 0 < size < float("inf"):
-        raise UserError(f"{path}: {words} is no distance; give stride= to set it aside")
+        raise UserError(f"{path}: {words} is no distance; give stride= {WHERE} to set it aside")
     return _Stated(size, words)
 
 
@@ -219,7 +221,9 @@ def _stride(
     if (hint := _hint(array, layout, remarks.path)) is not None:
         remarks.notes.append(f"stride {hint:g} {unit} is the width of a patch")
         return hint
-    remarks.warnings.append("no stride can be seen in the coordinates, so no patch has a neighbour; give stride=")
+    remarks.warnings.append(
+        f"no stride can be seen in the coordinates, so no patch has a neighbour; give stride= {WHERE}"
+    )
     return 1.0
 
 
@@ -242,7 +246,7 @@ def _checked(
         return stated.value
     remarks.contradict(
         f"{stated.words} makes the stride {stated.value:.6g}, but neighbouring patches are {seen.stride:.6g} apart; "
-        f"give stride={seen.stride:.6g} if the coordinates are right"
+        f"give stride={seen.stride:.6g} {WHERE} if the coordinates are right"
     )
     return seen.stride
 
