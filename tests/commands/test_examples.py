@@ -4,10 +4,10 @@ import pytest
 
 from nnunet_gdla import cli
 from nnunet_gdla.commands import recipe
-from nnunet_gdla.recipes.catalogue import RECIPES
+from nnunet_gdla.recipes.catalogue import PAPER_TRAINER, RECIPES, PaperModel
 from tests.shown_commands import help_texts, pages, shown_lines
 
-PRINTED = ["\n".join(recipe._lines(each, 77)) for each in RECIPES.values()]
+PRINTED = ["\n".join(recipe._lines(each, 77, PaperModel(PAPER_TRAINER))) for each in RECIPES.values()]
 LINES = shown_lines("nnunet-gdla", [*help_texts(cli._parser()), *pages(), *PRINTED])
 
 
