@@ -82,7 +82,7 @@ def test_own_data_leaves_norms_and_biases_undecayed(name: str, tmp_path: Path) -
         (DATA + "train: {epochs: true}\n", r"train\.epochs is True; it must be a whole number$"),
         (DATA + "train: {tensorboard: 1}\n", r"train\.tensorboard is 1; it must be true or false$"),
         (DATA + "train: {class_weights: [a]}\n", r"train\.class_weights is \['a'\]; it must be balanced, or a list"),
-        (DATA + "train: {lr: .inf}\n", r"train\.lr is inf; it must be greater than 0, a finite number$"),
+        (DATA + "train: {lr: .inf}\n", r"train\.lr is inf; it must be greater than 0 and 10 at most, a finite number$"),
         (
             DATA + "split: {val_share: .nan}\n",
             r"split\.val_share is nan; it must be greater than 0 and less than 1, a finite number$",
