@@ -5,7 +5,7 @@ import importlib
 import pytest
 
 PUBLIC = {
-    "nnunet_gdla.errors": ["TrainingStopped", "UserError", "WriteError", "install_excepthook"],
+    "nnunet_gdla.errors": ["Terminated", "TrainingStopped", "UserError", "WriteError", "install_excepthook"],
     "nnunet_gdla.ops": [
         "NeighbourGraph",
         "differential_attention",
