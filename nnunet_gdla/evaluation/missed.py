@@ -50,6 +50,11 @@ class Outcomes:
     false: Bool[np.ndarray, "N C"]
     neither: Bool[np.ndarray, "N C"]
 
+    @property
+    def there(self) -> Bool[np.ndarray, "N C"]:
+        """Where the truth has the object."""
+        return ~(self.false | self.neither)
+
 
 def outcomes(results: Results) -> Outcomes | None:
     """Return where masks are empty; None where the results do not hold the sizes of masks."""
@@ -86,7 +91,7 @@ def missed_notes(results: Results) -> str:
     if found.missed.any():
         lines.append(_of_missed(rules))
         for column, name in enumerate(results.classes):
-            missed, there = found.missed[:, column], results.voxels_truth[:, column] > 0  # type: ignore[index]
+            missed, there = found.missed[:, column], found.there[:, column]
             if missed.any():
                 of = f"{int(missed.sum())} of {counted(int(there.sum()), 'object')}"
                 lines.append(wrapped(f"  {name}: {of} missed ({_some(_cases(results, missed))})"))
@@ -193,7 +198,7 @@ def side_by_side(a: Results, b: Results) -> str:
             if found is not None:
                 column = results.classes.index(name)
                 missed, false = int(found.missed[:, column].sum()), int(found.false[:, column].sum())
-                there = len(results.cases) - false - int(found.neither[:, column].sum())
+                there = int(found.there[:, column].sum())
                 said.append(
                     (missed + false, f"{which} missed {missed} of {there}, predicted {false} where there is none")
                 )
